@@ -1,0 +1,204 @@
+// Package config is sbxpair's configuration: one struct, where its values come from, and what is wrong with them.
+//
+// The layers, strongest first: flags, environment (SBXPAIR_*), the repository's .sbxpair.yaml (which may only
+// narrow), the user's config.yaml, defaults. [Load] merges them and remembers the source of each value.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/sbxpair/sbxpair/policy"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// ErrInvalid matches every error that says the configuration is wrong.
+var ErrInvalid = errors.New("invalid configuration")
+
+// Config is everything that a run can be told.
+type Config struct {
+	Engine  Engine   `yaml:"engine" json:"engine"`
+	Sandbox Sandbox  `yaml:"sandbox" json:"sandbox"`
+	Agent   Agent    `yaml:"agent" json:"agent"`
+	GitHub  GitHub   `yaml:"github" json:"github"`
+	Verify  []string `yaml:"verify" json:"verify"` // shell commands, run in the agent sandbox
+	Network Network  `yaml:"network" json:"network"`
+	Gate    Gate     `yaml:"gate" json:"gate"`
+	Limits  Limits   `yaml:"limits" json:"limits"`
+	Local   Local    `yaml:"local" json:"local"`
+}
+
+// Engine chooses the program that makes sandboxes.
+type Engine struct {
+	Kind    string `yaml:"kind" json:"kind"`       // auto, sbx or local
+	Path    string `yaml:"path" json:"path"`       // of the program; empty: found
+	AppName string `yaml:"appName" json:"appName"` // separate engine state (sbx --app-name); empty: the engine's own
+}
+
+// Sandbox sizes each machine of a pair; zero values leave it to the engine.
+type Sandbox struct {
+	CPUs      int    `yaml:"cpus" json:"cpus"`
+	MemoryMiB int    `yaml:"memoryMiB" json:"memoryMiB"`
+	Template  string `yaml:"template" json:"template"`
+}
+
+// Agent says which agent CLI runs, and how.
+type Agent struct {
+	Name     string         `yaml:"name" json:"name"`
+	Command  []string       `yaml:"command" json:"command"` // replaces the adapter's program and leading arguments
+	Args     []string       `yaml:"args" json:"args"`       // added to the adapter's
+	Model    string         `yaml:"model" json:"model"`
+	Mounts   []Mount        `yaml:"mounts" json:"mounts"`
+	Token    secrets.Source `yaml:"token" json:"token"`
+	Strategy string         `yaml:"strategy" json:"strategy"` // auto, service or custom
+}
+
+// Mount is a host folder that the agent sandbox sees at the same path.
+type Mount struct {
+	Path     string `yaml:"path" json:"path"`
+	ReadOnly bool   `yaml:"readOnly" json:"readOnly"`
+}
+
+// GitHub says where results go.
+type GitHub struct {
+	Host         string         `yaml:"host" json:"host"`
+	Repo         string         `yaml:"repo" json:"repo"` // OWNER/NAME; empty: from the checkout's origin
+	Base         string         `yaml:"base" json:"base"` // branch; empty: the checkout's
+	BranchPrefix string         `yaml:"branchPrefix" json:"branchPrefix"`
+	Draft        bool           `yaml:"draft" json:"draft"`
+	Token        secrets.Source `yaml:"token" json:"token"`
+	Strategy     string         `yaml:"strategy" json:"strategy"` // auto or service
+}
+
+// Network adds to or takes from what a role may reach by default. Deny wins over everything.
+type Network struct {
+	Allow []string `yaml:"allow" json:"allow"` // for the agent sandbox only
+	Deny  []string `yaml:"deny" json:"deny"`   // for both
+}
+
+// Gate bounds what may be delivered.
+type Gate struct {
+	MaxFiles    int      `yaml:"maxFiles" json:"maxFiles"`
+	MaxPatchKiB int      `yaml:"maxPatchKiB" json:"maxPatchKiB"`
+	Protected   []string `yaml:"protected" json:"protected"`     // paths beside the built-in ones
+	ProtectMode string   `yaml:"protectMode" json:"protectMode"` // block or allow: what to do with changes of protected paths
+}
+
+// Limits bounds a run. Zero means no limit.
+type Limits struct {
+	Run     Duration `yaml:"run" json:"run"`         // the whole run, without its release
+	Execute Duration `yaml:"execute" json:"execute"` // one session of the agent
+	Idle    Duration `yaml:"idle" json:"idle"`       // the agent's silence
+	Verify  Duration `yaml:"verify" json:"verify"`   // each verify command
+	Release Duration `yaml:"release" json:"release"` // the whole clean-up
+}
+
+// Local is for the local engine only; with sbx it is an error to set it.
+type Local struct {
+	// Resolve sends HOST[:PORT] to a loopback address instead of the network, for stand-ins and tests.
+	Resolve map[string]string `yaml:"resolve" json:"resolve"`
+	// UpstreamCA is a PEM file of authorities trusted for the hosts of Resolve only.
+	UpstreamCA string `yaml:"upstreamCA" json:"upstreamCA"`
+}
+
+// Duration is a time.Duration written as Go writes it: 90s, 10m, 1h30m.
+type Duration time.Duration
+
+// UnmarshalText parses a Go duration; negative ones are refused.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil || v < 0 {
+		return fmt.Errorf("%q is not a duration such as 90s, 10m or 1h30m (0 for no limit)", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// MarshalText writes the duration as Go does.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// Default returns the built-in values.
+func Default() Config {
+	return Config{
+		Engine: Engine{Kind: "auto"},
+		Agent:  Agent{Name: "copilot", Strategy: "auto", Token: secrets.Source{Env: "COPILOT_GITHUB_TOKEN"}},
+		GitHub: GitHub{Host: "github.com", BranchPrefix: "sbxpair/", Draft: true, Strategy: "auto", Token: secrets.Source{Env: "GH_TOKEN"}},
+		Gate:   Gate{MaxFiles: 100, MaxPatchKiB: 1024, ProtectMode: "block"},
+		Limits: Limits{
+			Run: Duration(time.Hour), Execute: Duration(30 * time.Minute), Idle: Duration(10 * time.Minute),
+			Verify: Duration(10 * time.Minute), Release: Duration(2 * time.Minute),
+		},
+	}
+}
+
+// Validate reports everything that is wrong with c, one error a line; it matches [ErrInvalid].
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(key, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
+	}
+	oneOf := func(key, got string, allowed ...string) {
+		for _, a := range allowed {
+			if got == a {
+				return
+			}
+		}
+		bad(key, "%q is not one of %s", got, strings.Join(allowed, ", "))
+	}
+	oneOf("engine.kind", c.Engine.Kind, "auto", "sbx", "local")
+	oneOf("agent.name", c.Agent.Name, "copilot")
+	oneOf("agent.strategy", c.Agent.Strategy, "auto", "service", "custom")
+	oneOf("github.strategy", c.GitHub.Strategy, "auto", "service")
+	oneOf("gate.protectMode", c.Gate.ProtectMode, "block", "allow")
+	if c.GitHub.Repo != "" && !repoName.MatchString(c.GitHub.Repo) {
+		bad("github.repo", "%q is not OWNER/NAME", c.GitHub.Repo)
+	}
+	if !hostName.MatchString(c.GitHub.Host) {
+		bad("github.host", "%q is not a host name", c.GitHub.Host)
+	}
+	if !branchPrefix.MatchString(c.GitHub.BranchPrefix) {
+		bad("github.branchPrefix", "%q must be letters, digits, '-', '_' and '/', and end with '/'", c.GitHub.BranchPrefix)
+	}
+	for _, m := range c.Agent.Mounts {
+		if !filepath.IsAbs(m.Path) {
+			bad("agent.mounts", "%q is not an absolute path", m.Path)
+		}
+	}
+	if c.Sandbox.CPUs < 0 || c.Sandbox.MemoryMiB < 0 {
+		bad("sandbox", "sizes cannot be negative")
+	}
+	if m := c.Sandbox.MemoryMiB; m > 0 && m < 512 {
+		bad("sandbox.memoryMiB", "%d is below 512, the least that sbx accepts", m)
+	}
+	for _, list := range []struct {
+		key       string
+		resources []string
+	}{{"network.allow", c.Network.Allow}, {"network.deny", c.Network.Deny}} {
+		for _, res := range list.resources {
+			if _, err := policy.ParseResource(res); err != nil {
+				bad(list.key, "%v", err)
+			}
+		}
+	}
+	for host, target := range c.Local.Resolve {
+		ip, _, err := net.SplitHostPort(target)
+		if err != nil || !net.ParseIP(ip).IsLoopback() {
+			bad("local.resolve", "%s: %q is not a loopback address with a port, such as 127.0.0.1:8443", host, target)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrInvalid, errors.Join(errs...))
+}
+
+var (
+	repoName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+$`)
+	hostName     = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+	branchPrefix = regexp.MustCompile(`^([A-Za-z0-9_-]+/)+$`)
+)

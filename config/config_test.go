@@ -1,0 +1,111 @@
+package config_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sbxpair/sbxpair/config"
+)
+
+func layer(t *testing.T, text string) config.Layer {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := config.File(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestLayersAndSources(t *testing.T) {
+	user := layer(t, "engine: {kind: local}\nlimits: {run: 5m}\nagent: {token: {file: /t}}\nverify: [make test]\n")
+	env, err := config.Environment([]string{"SBXPAIR_ENGINE_KIND=sbx", "SBXPAIR_VERIFY=a, b", "SBXPAIR_GITHUB_DRAFT=false", "OTHER=1", "SBXPAIR_RECORD=/x"}, "SBXPAIR_RECORD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := config.Load(user, env, config.Layer{Name: "flag", Values: map[string]any{"github.repo": "o/r"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := loaded.Config
+	if c.Engine.Kind != "sbx" || c.GitHub.Repo != "o/r" || c.GitHub.Draft || time.Duration(c.Limits.Run) != 5*time.Minute ||
+		len(c.Verify) != 2 || c.Agent.Token.File != "/t" || c.Agent.Token.Env != "" {
+		t.Errorf("merged to %+v", c)
+	}
+	sources := map[string]string{}
+	for _, e := range loaded.Entries() {
+		sources[e.Key] = e.Source
+	}
+	for key, want := range map[string]string{"engine.kind": "environment", "github.repo": "flag", "limits.run": user.Name, "limits.idle": "default"} {
+		if sources[key] != want {
+			t.Errorf("source of %s is %q, want %q", key, sources[key], want)
+		}
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]string{
+		"enigne: {kind: local}":               `"engine"`,
+		"engine: {kindd: local}":              `"kind"`,
+		"engine: {kind: docker}":              "auto, sbx, local",
+		"limits: {run: fast}":                 "duration",
+		"limits: {run: -5s}":                  "duration",
+		"github: {repo: justname}":            "OWNER/NAME",
+		"github: {branchPrefix: '../x/'}":     "branchPrefix",
+		"network: {allow: ['http://x/y']}":    "network.allow",
+		"agent: {mounts: [{path: rel}]}":      "absolute",
+		"local: {resolve: {a: '10.0.0.1:1'}}": "loopback",
+		"sandbox: {memoryMiB: 100}":           "512",
+		"engine: [":                           "yaml",
+	} {
+		path := filepath.Join(dir, "config.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l, err := config.File(path, true)
+		if err == nil {
+			_, err = config.Load(l)
+		}
+		if !errors.Is(err, config.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want an ErrInvalid that says %s", text, err, want)
+		}
+	}
+	if _, err := config.Environment([]string{"SBXPAIR_ENGIN_KIND=x"}); !errors.Is(err, config.ErrInvalid) || !strings.Contains(err.Error(), "SBXPAIR_ENGINE_KIND") {
+		t.Errorf("a misspelt variable: %v", err)
+	}
+}
+
+// A file in a repository can narrow what a run may do, never widen it, and never decides what runs on the host.
+func TestRepositoryFileOnlyNarrows(t *testing.T) {
+	user, err := config.Load(layer(t, "network: {deny: [bad.test]}\ngate: {maxFiles: 10}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		"network: {allow: [evil.test]}", "engine: {path: /tmp/x}", "agent: {token: {command: [sh]}}", "gate: {maxFiles: 11}",
+		"gate: {protectMode: allow}", "gate: {maxFiles: 0}", "github: {repo: evil/evil}", "local: {upstreamCA: /x}", "agent: {mounts: [{path: /}]}",
+	} {
+		if _, err := config.Repository([]byte(text), user.Config); !errors.Is(err, config.ErrInvalid) {
+			t.Errorf("%s was accepted: %v", text, err)
+		}
+	}
+	own, err := config.Repository([]byte("network: {deny: [worse.test]}\ngate: {maxFiles: 5}\nverify: [sh test.sh]\n"), user.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := config.Load(layer(t, "network: {deny: [bad.test]}\ngate: {maxFiles: 10}\n"), own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := loaded.Config; len(c.Network.Deny) != 2 || c.Gate.MaxFiles != 5 || len(c.Verify) != 1 {
+		t.Errorf("narrowed to %+v %+v %v", c.Network, c.Gate, c.Verify)
+	}
+}

@@ -1,0 +1,174 @@
+package events
+
+import "time"
+
+// Phase names a step of a run, in the order of design: each starts and ends with an event of its own.
+type Phase string
+
+// The phases of a run.
+const (
+	PhasePreflight Phase = "preflight"
+	PhaseWorkspace Phase = "workspace"
+	PhaseProvision Phase = "provision"
+	PhaseProof     Phase = "proof"
+	PhaseExecute   Phase = "execute"
+	PhaseVerify    Phase = "verify"
+	PhaseEndState  Phase = "end-state"
+	PhaseGate      Phase = "gate"
+	PhaseDeliver   Phase = "deliver"
+	PhaseRelease   Phase = "release"
+)
+
+// Phases lists the phases in the order in which a run goes through them.
+func Phases() []Phase {
+	return []Phase{PhasePreflight, PhaseWorkspace, PhaseProvision, PhaseProof, PhaseExecute, PhaseVerify, PhaseEndState,
+		PhaseGate, PhaseDeliver, PhaseRelease}
+}
+
+// RunStarted opens a log.
+type RunStarted struct {
+	Version    string `json:"version"` // of sbxpair
+	Repository string `json:"repository"`
+	Task       string `json:"task"`
+	Engine     string `json:"engine"`
+	EngineVer  string `json:"engine_version"`
+	Isolation  string `json:"isolation,omitempty"`
+	Agent      string `json:"agent"`
+}
+
+// PhaseStarted says that a phase begins.
+type PhaseStarted struct {
+	Phase Phase `json:"phase"`
+}
+
+// PhaseEnded says how a phase ended; Error is empty after success.
+type PhaseEnded struct {
+	Phase  Phase         `json:"phase"`
+	Took   time.Duration `json:"took_ns"`
+	Detail string        `json:"detail,omitempty"`
+	Error  string        `json:"error,omitempty"`
+}
+
+// Planned carries the plan of the pair as it was before anything was created.
+type Planned struct {
+	Plan any `json:"plan"`
+}
+
+// EngineCall is one call of the engine's command line.
+type EngineCall struct {
+	Op   string        `json:"op"`
+	Took time.Duration `json:"took_ns"`
+	Code int           `json:"code"`
+}
+
+// Probe is one question of the proof and its answer.
+type Probe struct {
+	Role   string `json:"role"`
+	Name   string `json:"name"`
+	Want   string `json:"want"`
+	Got    string `json:"got"`
+	Passed bool   `json:"passed"`
+}
+
+// Proof is the evidence that the pair's credentials and policies are split as planned.
+type Proof struct {
+	Probes []Probe `json:"probes"`
+}
+
+// AgentActed is one thing that the agent did: a turn, a tool call, a message.
+type AgentActed struct {
+	Type    string `json:"type"`
+	Turn    int    `json:"turn,omitempty"`
+	Tool    string `json:"tool,omitempty"`
+	Success *bool  `json:"success,omitempty"`
+	Text    string `json:"text,omitempty"` // cut to 4 KiB
+}
+
+// AgentEnded is the judged end of the agent's session.
+type AgentEnded struct {
+	Outcome string        `json:"outcome"`
+	Reason  string        `json:"reason,omitempty"`
+	Exit    int           `json:"exit"`
+	Turns   int           `json:"turns"`
+	Input   int64         `json:"input_tokens"`
+	Output  int64         `json:"output_tokens"`
+	Cached  int64         `json:"cached_tokens"`
+	Took    time.Duration `json:"took_ns"`
+}
+
+// Verified is the result of one verify command.
+type Verified struct {
+	Command string        `json:"command"`
+	Exit    int           `json:"exit"`
+	Output  string        `json:"output"` // the tail, cut to 16 KiB
+	Took    time.Duration `json:"took_ns"`
+}
+
+// EndState sums up what the agent left.
+type EndState struct {
+	Base    string   `json:"base"`
+	Head    string   `json:"head"`
+	Commits int      `json:"commits"`
+	Files   []string `json:"files"`
+	Bytes   int      `json:"patch_bytes"`
+}
+
+// Gated is the gate's verdict.
+type Gated struct {
+	Accepted bool     `json:"accepted"`
+	Refusals []string `json:"refusals,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Delivered says what now stands on GitHub.
+type Delivered struct {
+	Branch      string `json:"branch"`
+	Commit      string `json:"commit"`
+	PullRequest string `json:"pull_request"`
+	Number      int    `json:"number"`
+	Draft       bool   `json:"draft"`
+	Comment     string `json:"comment,omitempty"`
+}
+
+// Blocked is a host that a sandbox asked for and the policy refused.
+type Blocked struct {
+	Role   string `json:"role"`
+	Host   string `json:"host"`
+	Reason string `json:"reason"`
+	Count  int    `json:"count"`
+}
+
+// Noted is a warning or a remark that a person should see.
+type Noted struct {
+	Text string `json:"text"`
+}
+
+// Released says what was removed, and what could not be.
+type Released struct {
+	Removed []string `json:"removed"`
+	Left    []string `json:"left,omitempty"`
+}
+
+// RunEnded closes a log.
+type RunEnded struct {
+	Outcome string        `json:"outcome"`
+	Error   string        `json:"error,omitempty"`
+	Took    time.Duration `json:"took_ns"`
+}
+
+func (RunStarted) Kind() string   { return "run.started" }
+func (PhaseStarted) Kind() string { return "phase.started" }
+func (PhaseEnded) Kind() string   { return "phase.ended" }
+func (Planned) Kind() string      { return "planned" }
+func (EngineCall) Kind() string   { return "engine.call" }
+func (Proof) Kind() string        { return "proof" }
+func (AgentActed) Kind() string   { return "agent.acted" }
+func (AgentEnded) Kind() string   { return "agent.ended" }
+func (Verified) Kind() string     { return "verified" }
+func (EndState) Kind() string     { return "end-state" }
+func (Gated) Kind() string        { return "gated" }
+func (Delivered) Kind() string    { return "delivered" }
+func (Blocked) Kind() string      { return "blocked" }
+func (Noted) Kind() string        { return "noted" }
+func (Released) Kind() string     { return "released" }
+func (RunEnded) Kind() string     { return "run.ended" }

@@ -1,0 +1,224 @@
+package secrets_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// canary is token-shaped and nobody's.
+const canary = "github_pat_11CANARY00000000000000_abcDEF+/=0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP"
+
+// TestFieldReports holds the rows of the field reports that this package answers.
+func TestFieldReports(t *testing.T) {
+	t.Run("R061", func(t *testing.T) { // a struct printed for debugging showed the secret inside it
+		type holder struct {
+			Name  string
+			Value secrets.Value
+			inner secrets.Value
+		}
+		h := holder{"x", secrets.New(canary), secrets.New(canary)}
+		asJSON, err := json.Marshal(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		slog.New(slog.NewTextHandler(&log, nil)).Info("x", "v", h.Value, "h", h)
+		texts := []string{string(asJSON), log.String()}
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d"} {
+			texts = append(texts, fmt.Sprintf(verb, h), fmt.Sprintf(verb, h.Value), fmt.Sprintf(verb, &h))
+		}
+		for _, text := range texts {
+			if strings.Contains(text, "CANARY") || strings.Contains(strings.ToLower(text), hex.EncodeToString([]byte("CANARY"))) {
+				t.Errorf("the value shows in %q", text)
+			}
+		}
+	})
+	t.Run("R060", func(t *testing.T) { // one byte at a time
+		for _, chunk := range []int{1, 2, 3, 7, 1000} {
+			text := "before " + canary + " after github_pat_ and " + canary[:20] + "\n"
+			var out bytes.Buffer
+			w := secrets.NewRedactor(secrets.New(canary)).Writer(&out)
+			for in := []byte(text); len(in) > 0; in = in[min(chunk, len(in)):] {
+				if _, err := w.Write(in[:min(chunk, len(in))]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			want := "before *** after github_pat_ and " + canary[:20] + "\n"
+			if out.String() != want {
+				t.Errorf("in pieces of %d: got %q, want %q", chunk, out.String(), want)
+			}
+		}
+	})
+	t.Run("R059", func(t *testing.T) { // installation tokens with dots and dashes are found to their real end
+		token := "ghs_" + strings.Repeat("aB3-", 8) + ".eyJ" + strings.Repeat("x", 20) + ".sig_-" + strings.Repeat("y", 20)
+		text := []byte("token " + token + " end")
+		found := secrets.NewScanner().Scan(text)
+		if len(found) != 1 || string(text[found[0].Start:found[0].End]) != token || found[0].Kind != secrets.KindInstallation {
+			t.Errorf("Scan = %v, want the whole token", found)
+		}
+	})
+	t.Run("R049", func(t *testing.T) { // with and without a final line end, the same value
+		for _, text := range []string{"abcdef", "abcdef\n", "abcdef\r\n"} {
+			got, _ := io.ReadAll(secrets.New(text).Reader())
+			if string(got) != "abcdef" {
+				t.Errorf("New(%q) reads back as %q", text, got)
+			}
+		}
+	})
+	t.Run("R050", func(t *testing.T) { // special first characters stay as they are
+		for _, text := range []string{"@abc", "-x", "--help", "-----BEGIN KEY-----\nabc\n-----END KEY-----"} {
+			if got := secrets.New(text).Reveal(); got != text {
+				t.Errorf("New(%q) = %q", text, got)
+			}
+		}
+	})
+	t.Run("R051", func(t *testing.T) { // a placeholder is not a credential, and not "missing"
+		for _, text := range []string{"proxy-managed", "sbx-cs-0000", secrets.GitHubServicePlaceholder, secrets.GitHubPATPlaceholder} {
+			err := secrets.CheckToken(secrets.New(text), "the token", true)
+			if !errors.Is(err, secrets.ErrUnfit) || !strings.Contains(err.Error(), "placeholder") {
+				t.Errorf("CheckToken(%q) = %v, want its own verdict", text, err)
+			}
+		}
+	})
+	t.Run("R077", func(t *testing.T) { // an empty secret is missing, and is never looked for in text
+		src := secrets.Source{Env: "GH_TOKEN"}
+		_, err := src.Resolve(t.Context(), func(string) (string, bool) { return "", true })
+		if !errors.Is(err, secrets.ErrMissing) {
+			t.Errorf("Resolve of an empty variable: %v, want ErrMissing", err)
+		}
+		if got := secrets.NewRedactor(secrets.New(""), secrets.New("ab")).String("abc abc"); got != "abc abc" {
+			t.Errorf("redacted with an empty and a tiny value: %q", got)
+		}
+	})
+}
+
+func TestRedactorForms(t *testing.T) {
+	r := secrets.NewRedactor(secrets.New(canary))
+	quoted, _ := json.Marshal(canary)
+	for name, text := range map[string]string{
+		"raw":       canary,
+		"json":      string(quoted),
+		"hex":       hex.EncodeToString([]byte(canary)),
+		"HEX":       strings.ToUpper(hex.EncodeToString([]byte(canary))),
+		"query":     url.QueryEscape(canary),
+		"path":      url.PathEscape(canary),
+		"base64":    base64.StdEncoding.EncodeToString([]byte(canary)),
+		"base64url": base64.URLEncoding.EncodeToString([]byte(canary)),
+		"basic":     base64.StdEncoding.EncodeToString([]byte("x-access-token:" + canary)),
+		"shift 1":   base64.StdEncoding.EncodeToString([]byte("u" + canary + "tail")),
+		"shift 2":   base64.RawURLEncoding.EncodeToString([]byte("us" + canary + "more")),
+	} {
+		if got := r.String("a " + text + " b"); !strings.Contains(got, secrets.Mask) || len(got) > 40 {
+			t.Errorf("%s: %q is not masked: %q", name, text, got)
+		}
+	}
+	var none *secrets.Redactor
+	if got := none.String(canary); got != canary {
+		t.Errorf("a nil Redactor changed the text to %q", got)
+	}
+}
+
+// FuzzRedactor holds that no cut of the input into writes lets a value through, and that other text passes as it is.
+func FuzzRedactor(f *testing.F) {
+	f.Add([]byte("x "+canary+" y"), uint8(3))
+	f.Add([]byte(canary[:30]+canary), uint8(1))
+	r := secrets.NewRedactor(secrets.New(canary), secrets.New(canary[:40]))
+	f.Fuzz(func(t *testing.T, in []byte, chunk uint8) {
+		var out bytes.Buffer
+		w := r.Writer(&out)
+		for rest := in; len(rest) > 0; {
+			n := min(int(chunk)+1, len(rest))
+			w.Write(rest[:n])
+			rest = rest[n:]
+		}
+		w.Close()
+		if !bytes.Equal(out.Bytes(), r.Bytes(in)) {
+			t.Errorf("in pieces %q, at once %q", out.Bytes(), r.Bytes(in))
+		}
+		if bytes.Contains(out.Bytes(), []byte(canary)) {
+			t.Errorf("the value passed: %q", out.Bytes())
+		}
+	})
+}
+
+func TestSource(t *testing.T) {
+	dir := t.TempDir()
+	private, open := filepath.Join(dir, "private"), filepath.Join(dir, "open")
+	for path, mode := range map[string]os.FileMode{private: 0o600, open: 0o644} {
+		if err := os.WriteFile(path, []byte("value-of-file\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := func(name string) (string, bool) {
+		v, ok := map[string]string{"SET": "value-of-env", "EMPTY": ""}[name]
+		return v, ok
+	}
+	for _, tt := range []struct {
+		source secrets.Source
+		want   string
+		err    error
+	}{
+		{secrets.Source{Env: "SET"}, "value-of-env", nil},
+		{secrets.Source{Env: "UNSET"}, "", secrets.ErrMissing},
+		{secrets.Source{Env: "EMPTY"}, "", secrets.ErrMissing},
+		{secrets.Source{File: private}, "value-of-file", nil},
+		{secrets.Source{File: open}, "", secrets.ErrUnfit},
+		{secrets.Source{File: filepath.Join(dir, "none")}, "", secrets.ErrMissing},
+		{secrets.Source{Command: []string{"printf", "value-of-command\n"}}, "value-of-command", nil},
+		{secrets.Source{Command: []string{"sh", "-c", "echo leaked-on-stderr >&2; exit 3"}}, "", secrets.ErrMissing},
+		{secrets.Source{}, "", secrets.ErrMissing},
+	} {
+		t.Run(tt.source.String(), func(t *testing.T) {
+			got, err := tt.source.Resolve(context.Background(), env)
+			if !errors.Is(err, tt.err) || got.Reveal() != tt.want {
+				t.Errorf("Resolve = %q, %v; want %q, %v", got.Reveal(), err, tt.want, tt.err)
+			}
+			if err != nil && strings.Contains(err.Error(), "leaked") {
+				t.Errorf("the error shows what the command printed: %v", err)
+			}
+		})
+	}
+}
+
+func TestCheckToken(t *testing.T) {
+	pat := "github_pat_" + strings.Repeat("a", 22) + "_" + strings.Repeat("b", 59)
+	for _, tt := range []struct {
+		token   string
+		classic bool
+		ok      bool
+	}{
+		{pat, false, true},
+		{"gho_" + strings.Repeat("a", 36), false, true},
+		{"ghp_" + strings.Repeat("a", 36), false, false},
+		{"ghp_" + strings.Repeat("a", 36), true, true},
+		{"ghr_" + strings.Repeat("a", 36), true, false},
+		{"sk-ant-" + strings.Repeat("a", 36), true, false},
+		{"hunter2", true, false},
+		{pat + " " + pat, true, false},
+	} {
+		err := secrets.CheckToken(secrets.New(tt.token), "the token", tt.classic)
+		if (err == nil) != tt.ok || err != nil && (!errors.Is(err, secrets.ErrUnfit) || strings.Contains(err.Error(), tt.token)) {
+			t.Errorf("CheckToken(%.8s…, %v) = %v, want ok %v and no value in it", tt.token, tt.classic, err, tt.ok)
+		}
+	}
+	if len(secrets.GitHubPATPlaceholder) != len(pat) {
+		t.Errorf("the placeholder has %d characters, a fine-grained token %d", len(secrets.GitHubPATPlaceholder), len(pat))
+	}
+}

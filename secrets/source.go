@@ -1,0 +1,134 @@
+package secrets
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// ErrMissing matches every error that says a credential is not there.
+var ErrMissing = errors.New("credential missing")
+
+// ErrUnfit matches every error that says a credential is there and cannot be the right one.
+var ErrUnfit = errors.New("credential unfit")
+
+// commandTimeout bounds a credential command.
+const commandTimeout = 30 * time.Second
+
+// Source says where a credential comes from; exactly one field is set.
+type Source struct {
+	Env     string   `yaml:"env,omitempty" json:"env,omitempty"`         // name of an environment variable
+	File    string   `yaml:"file,omitempty" json:"file,omitempty"`       // path of a file that only its owner may read
+	Command []string `yaml:"command,omitempty" json:"command,omitempty"` // argv of a program that prints it on standard output
+}
+
+// IsZero reports whether no source is named.
+func (s Source) IsZero() bool { return s.Env == "" && s.File == "" && len(s.Command) == 0 }
+
+// String names the source for people: never the value.
+func (s Source) String() string {
+	switch {
+	case s.Env != "":
+		return "environment variable " + s.Env
+	case s.File != "":
+		return "file " + s.File
+	case len(s.Command) > 0:
+		return "command " + filepath.Base(s.Command[0])
+	}
+	return "nowhere"
+}
+
+// Resolve fetches the value. lookup reads the environment; it is os.LookupEnv outside of tests. The error matches
+// [ErrMissing] if there is nothing or it is empty, and [ErrUnfit] if a file is readable by others.
+func (s Source) Resolve(ctx context.Context, lookup func(string) (string, bool)) (Value, error) {
+	v, err := s.resolve(ctx, lookup)
+	if err != nil {
+		return Value{}, err
+	}
+	if v.IsZero() {
+		return Value{}, fmt.Errorf("%w: %s is empty", ErrMissing, s)
+	}
+	return v, nil
+}
+
+func (s Source) resolve(ctx context.Context, lookup func(string) (string, bool)) (Value, error) {
+	switch {
+	case s.Env != "":
+		text, ok := lookup(s.Env)
+		if !ok {
+			return Value{}, fmt.Errorf("%w: %s is not set", ErrMissing, s)
+		}
+		return New(text), nil
+	case s.File != "":
+		return readFile(s.File)
+	case len(s.Command) > 0:
+		return runCommand(ctx, s.Command)
+	}
+	return Value{}, fmt.Errorf("%w: no source is configured", ErrMissing)
+}
+
+func readFile(path string) (Value, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return Value{}, fmt.Errorf("%w: file %s does not exist", ErrMissing, path)
+	case err != nil:
+		return Value{}, fmt.Errorf("read credential: %w", err)
+	case info.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/':
+		return Value{}, fmt.Errorf("%w: file %s can be read by others (mode %04o); run: chmod 600 %[2]s", ErrUnfit, path, info.Mode().Perm())
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Value{}, fmt.Errorf("read credential: %w", err)
+	}
+	return New(string(text)), nil
+}
+
+func runCommand(ctx context.Context, argv []string) (Value, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.WaitDelay = time.Second
+	var out bytes.Buffer
+	cmd.Stdout = &out // standard error is dropped: a helper may echo the value there
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return Value{}, fmt.Errorf("%w: command %s: %w", ErrMissing, filepath.Base(argv[0]), err)
+	}
+	return New(out.String()), nil
+}
+
+// CheckToken refuses a token that by its shape alone cannot work as the given role's credential. what names it in
+// the error, which matches [ErrUnfit] and never holds the value. allowClassic permits a classic personal access token.
+func CheckToken(v Value, what string, allowClassic bool) error {
+	unfit := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s %s", ErrUnfit, what, fmt.Sprintf(format, args...))
+	}
+	if strings.ContainsFunc(v.Reveal(), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		return unfit("holds white space or control characters; was more than the token copied?")
+	}
+	switch kind := Classify(v); kind {
+	case KindPlaceholder:
+		return unfit("is a placeholder, not a credential; is this shell itself inside a sandbox?")
+	case KindClassic:
+		if !allowClassic {
+			return unfit("is a classic personal access token (ghp_…), which the Copilot CLI refuses; make a fine-grained one with the account permission \"Copilot Requests\"")
+		}
+	case KindRefresh:
+		return unfit("is a refresh token (ghr_…), which is no credential for calls")
+	case KindAnthropic, KindOpenAI:
+		return unfit("is a key of another provider (%s)", kind)
+	case KindUnknown:
+		return unfit("does not have the shape of a GitHub token")
+	}
+	return nil
+}
