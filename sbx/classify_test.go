@@ -1,0 +1,171 @@
+package sbx_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sbxpair/sbxpair/sbx"
+)
+
+// errorFixtures says what each recorded error stands for. nil is a failure without a kind: a refusal in plain words.
+func errorFixtures() map[string][]error {
+	return map[string][]error{
+		"error-already-exists-409.txt":              {sbx.ErrExists},
+		"error-ambiguous-selector-0.43.txt":         {sbx.ErrConflict},
+		"error-backend-unavailable.txt":             {sbx.ErrEngine},
+		"error-branch-removed.txt":                  {sbx.ErrRefusedFlag},
+		"error-client-timeout.txt":                  {sbx.ErrDaemon},
+		"error-clone-not-repo.txt":                  nil,
+		"error-clone-worktree-0.39.txt":             nil,
+		"error-cp-between-0.47.txt":                 nil,
+		"error-cp-relative.txt":                     nil,
+		"error-daemon-retries-0.35.txt":             {sbx.ErrDaemon},
+		"error-daemon-start-timeout.txt":            {sbx.ErrDaemon},
+		"error-exec-detach-0.45.txt":                {sbx.ErrRefusedFlag},
+		"error-exec-empty-arg.txt":                  nil,
+		"error-exec-not-found-0.39.txt":             {sbx.ErrNotFound},
+		"error-kit-source.txt":                      nil,
+		"error-login-failed.txt":                    {sbx.ErrNotSignedIn},
+		"error-mount-denied.txt":                    {sbx.ErrMountDenied},
+		"error-name-leaked.txt":                     {sbx.ErrNameLeaked, sbx.ErrExists},
+		"error-not-authenticated-0.34.txt":          {sbx.ErrNotSignedIn},
+		"error-not-authenticated-0.47.txt":          {sbx.ErrNotSignedIn},
+		"error-not-found-0.34.txt":                  {sbx.ErrNotFound},
+		"error-not-found-0.47.txt":                  {sbx.ErrNotFound},
+		"error-policy-already-initialised-0.23.txt": {sbx.ErrExists},
+		"error-policy-already-initialised-0.34.txt": {sbx.ErrExists},
+		"error-policy-deny-conflict.txt":            {sbx.ErrConflict},
+		"error-policy-rule-not-found.txt":           {sbx.ErrNotFound},
+		"error-policy-sandbox-not-found.txt":        {sbx.ErrNotFound},
+		"error-policy-second-arg-0.33.txt":          {sbx.ErrRefusedFlag},
+		"error-policy-uninitialised-0.34.txt":       {sbx.ErrPolicyUninitialised},
+		"error-policy-uninitialised-0.47.txt":       {sbx.ErrPolicyUninitialised},
+		"error-port-published.txt":                  {sbx.ErrConflict},
+		"error-pull-403.txt":                        {sbx.ErrPullFailed},
+		"error-ro-primary.txt":                      nil,
+		"error-secret-rm-custom.txt":                nil,
+		"error-secret-set-custom-exists-scoped.txt": {sbx.ErrExists},
+		"error-secret-set-custom-exists.txt":        {sbx.ErrExists},
+		"error-session-expired.txt":                 {sbx.ErrSessionExpired, sbx.ErrNotSignedIn},
+		"error-session-network.txt":                 {sbx.ErrSessionExpired, sbx.ErrNotSignedIn},
+		"error-start-runtime-500.txt":               {sbx.ErrEngine},
+		"error-template-save-running-0.47.txt":      {sbx.ErrPrompt, sbx.ErrConflict},
+		"error-unknown-flag-json-0.38.txt":          {sbx.ErrRefusedFlag},
+		"error-workspace-missing-0.38.txt":          {sbx.ErrPrompt},
+		"version-mismatch-0.37.txt":                 {sbx.ErrPrompt, sbx.ErrVersionMismatch},
+		"rm-prompt.txt":                             {sbx.ErrPrompt},
+		"login-device.txt":                          {sbx.ErrPrompt, sbx.ErrNotSignedIn},
+		"login-implicit-0.39.txt":                   {sbx.ErrPrompt, sbx.ErrNotSignedIn},
+	}
+}
+
+func kinds() map[string]error {
+	return map[string]error{
+		"NotInstalled": sbx.ErrNotInstalled, "ForeignTool": sbx.ErrForeignTool, "NotSignedIn": sbx.ErrNotSignedIn,
+		"SessionExpired": sbx.ErrSessionExpired, "PolicyUninitialised": sbx.ErrPolicyUninitialised, "NotFound": sbx.ErrNotFound,
+		"Exists": sbx.ErrExists, "NameLeaked": sbx.ErrNameLeaked, "Conflict": sbx.ErrConflict, "NotRunning": sbx.ErrNotRunning,
+		"Engine": sbx.ErrEngine, "Daemon": sbx.ErrDaemon, "VersionMismatch": sbx.ErrVersionMismatch, "MountDenied": sbx.ErrMountDenied,
+		"PullFailed": sbx.ErrPullFailed, "DiskFull": sbx.ErrDiskFull, "Keyring": sbx.ErrKeyring, "SecretStore": sbx.ErrSecretStore,
+		"RefusedFlag": sbx.ErrRefusedFlag, "Unsupported": sbx.ErrUnsupported, "Prompt": sbx.ErrPrompt, "Timeout": sbx.ErrTimeout,
+		"ConnectionLost": sbx.ErrConnectionLost, "Launch": sbx.ErrLaunch, "Malformed": sbx.ErrMalformed, "NotApplied": sbx.ErrNotApplied,
+		"Invalid": sbx.ErrInvalid,
+	}
+}
+
+// wantKinds fails unless err matches exactly the given kinds.
+func wantKinds(t *testing.T, err error, want ...error) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for name, kind := range kinds() {
+		expected := false
+		for _, w := range want {
+			expected = expected || errors.Is(w, kind)
+		}
+		if got := errors.Is(err, kind); got != expected {
+			t.Errorf("%v: matches %s = %t, want %t", err, name, got, expected)
+		}
+	}
+}
+
+// TestErrorFixtures feeds each recorded error, in the three styles and on either stream, to a verb.
+func TestErrorFixtures(t *testing.T) {
+	table := errorFixtures()
+	for name := range fixtureIndex(t) {
+		if _, found := table[name]; strings.HasPrefix(name, "error-") && !found {
+			t.Errorf("%s is not in the table", name)
+		}
+	}
+	for name, want := range table {
+		text := string(fixture(t, name))
+		for style, change := range map[string]func(string) string{
+			"as recorded":  func(s string) string { return s },
+			"lower prefix": func(s string) string { return strings.ReplaceAll(s, "ERROR:", "error:") },
+			"0.23 prefix":  func(s string) string { return strings.ReplaceAll(s, "ERROR:", "Error:") },
+			"warned":       func(s string) string { return string(fixture(t, "warn-hub-refresh-stderr.txt")) + s },
+			"coloured":     func(s string) string { return "\x1b[31m" + s + "\x1b[0m" },
+		} {
+			t.Run(name+"/"+style, func(t *testing.T) {
+				c := sbx.New("", v47(), canned{"ls": says("", change(text), 1)}.runner(t))
+				_, err := c.List(t.Context())
+				wantKinds(t, err, want...)
+				c = sbx.New("", v47(), canned{"ls": says(change(text), "", 1)}.runner(t))
+				_, err = c.List(t.Context())
+				wantKinds(t, err, want...)
+			})
+		}
+	}
+}
+
+// TestErrorTexts has wordings that were seen without a fixture of their own, and texts that say nothing to us.
+func TestErrorTexts(t *testing.T) {
+	for text, want := range map[string][]error{
+		"ERROR: write /var/lib/x: no space left on device":                                      {sbx.ErrDiskFull},
+		"ERROR: The name org.freedesktop.secrets was not provided by any .service files":        {sbx.ErrKeyring}, // sbx-releases#186
+		"ERROR: failed to unlock correct collection '/org/freedesktop/secrets/aliases/default'": nil,
+		"ERROR: prompt dismissed":                                                             {sbx.ErrKeyring},
+		"ERROR: failed to connect to dbus: no such file":                                      {sbx.ErrKeyring},
+		"ERROR: list custom secrets: secret not found":                                        {sbx.ErrSecretStore}, // sbx-releases#329
+		"ERROR: Post \"http://sandboxd/x\": context deadline exceeded":                        {sbx.ErrDaemon},      // sbx-releases#65
+		"ERROR: dial unix /s/sandboxd.sock: connect: connection refused":                      {sbx.ErrDaemon},
+		"ERROR: request failed: 412 Precondition Failed: x":                                   {sbx.ErrPolicyUninitialised},
+		"ERROR: request failed: 403 Forbidden: pull failed for image \"x\": 401 Unauthorized": {sbx.ErrPullFailed},
+		"Erreur : bac à sable introuvable":                                                    nil,
+		"":                                                                                    nil,
+		"WARN: could not acquire docker hub refresh lock: context deadline exceeded\nERROR: something new": nil, // the warning is not the reason
+	} {
+		c := sbx.New("", v47(), canned{"ls": says("", text, 1)}.runner(t))
+		_, err := c.List(t.Context())
+		wantKinds(t, err, want...)
+		exit, isExit := errors.AsType[*sbx.ExitError](err)
+		if !isExit || exit.Code != 1 || exit.Op != "ls" {
+			t.Fatalf("%q: %#v", text, err)
+		}
+		if exit.Stderr != text {
+			t.Errorf("text %q, want %q", exit.Stderr, text)
+		}
+	}
+}
+
+// TestPrompts has the remedies of the questions that sbx is known to ask.
+func TestPrompts(t *testing.T) {
+	for text, remedy := range map[string]string{
+		"Remove sandbox 'demo-agent'? This cannot be undone. (y/N): ": "sbx rm --force demo-agent",
+		"Restart now? (y/N): ": "sbx daemon restart",
+		"Secret for github already exists. Do you want to overwrite it? (y/N):": "--force",
+		"Import 1 credential from your environment? (y/N): ":                    "sbx setup",
+		"Select a network policy:":                                              "sbx policy init balanced",
+		"Your one-time device confirmation code is: ABCD-EFGH":                  "sbx login",
+		"Enter secret: ":                      "--command",
+		"Something nobody has seen yet [y/N]": "by hand in a terminal",
+	} {
+		c := sbx.New("", v47(), canned{"ls": says(text, "", 1)}.runner(t))
+		_, err := c.List(t.Context())
+		prompt, isPrompt := errors.AsType[*sbx.PromptError](err)
+		if !isPrompt || !strings.Contains(prompt.Remedy, remedy) || !strings.Contains(err.Error(), prompt.Remedy) {
+			t.Errorf("%q: %v, want a PromptError with %q", text, err, remedy)
+		}
+	}
+}

@@ -1,0 +1,365 @@
+package sbx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// Timeouts bounds each kind of call. A field that is zero takes the default, which is named with it.
+type Timeouts struct {
+	Version  time.Duration // version; 20 s
+	Query    time.Duration // ls, inspect, policy and secret listings, ports, settings; 75 s: the daemon may take 60 s to start
+	Create   time.Duration // create, run: may pull an image; 10 min
+	Stop     time.Duration // stop: sbx itself gives up after 120 s; 150 s
+	Remove   time.Duration // rm, prune; 150 s
+	Change   time.Duration // policy, secret, ports and settings changes; 90 s
+	Copy     time.Duration // cp; 10 min
+	Template time.Duration // template save and load; 15 min
+	Diagnose time.Duration // diagnose, which contacts Docker's servers; 90 s
+	Daemon   time.Duration // daemon start, stop, restart; 120 s
+}
+
+func (t Timeouts) withDefaults() Timeouts {
+	set := func(d *time.Duration, def time.Duration) {
+		if *d <= 0 {
+			*d = def
+		}
+	}
+	set(&t.Version, 20*time.Second)
+	set(&t.Query, 75*time.Second)
+	set(&t.Create, 10*time.Minute)
+	set(&t.Stop, 150*time.Second)
+	set(&t.Remove, 150*time.Second)
+	set(&t.Change, 90*time.Second)
+	set(&t.Copy, 10*time.Minute)
+	set(&t.Template, 15*time.Minute)
+	set(&t.Diagnose, 90*time.Second)
+	set(&t.Daemon, 120*time.Second)
+	return t
+}
+
+// Client drives one engine. It is safe for concurrent use. Make one with [New].
+type Client struct {
+	run      Runner
+	global   []string // flags before the verb
+	cloud    bool
+	timeouts Timeouts
+	log      *slog.Logger
+	readBack bool
+	shared   *shared
+}
+
+// shared is what a Client and its Unverified form have in common.
+type shared struct {
+	scanner *secrets.Scanner
+
+	mu      sync.Mutex
+	version *Version
+	warned  map[string]bool
+}
+
+// options collects what New is given.
+type options struct {
+	runner   Runner
+	env      []string
+	envSet   bool
+	added    []string
+	appName  string
+	cloud    bool
+	timeouts Timeouts
+	grace    time.Duration
+	record   string
+	log      *slog.Logger
+	version  *Version
+}
+
+// Option changes how a Client works.
+type Option func(*options)
+
+// WithRunner makes r run the calls, in place of [Exec]. Environment, grace and path are then r's own business.
+func WithRunner(r Runner) Option { return func(o *options) { o.runner = r } }
+
+// WithEnv gives the environment that calls are made in, of which only the part that [Environ] allows is used. Without it,
+// the process's own is taken.
+func WithEnv(environ []string) Option {
+	return func(o *options) { o.env, o.envSet = environ, true }
+}
+
+// WithAddedEnv adds NAME=value pairs to every call, past the allow list.
+func WithAddedEnv(pairs ...string) Option {
+	return func(o *options) { o.added = append(o.added, pairs...) }
+}
+
+// WithAppName makes every call use the engine's state tree of that name (the hidden flag --app-name): its own daemon,
+// policy, secrets and sandboxes.
+func WithAppName(name string) Option { return func(o *options) { o.appName = name } }
+
+// WithCloud sends every call to the hosted service (--cloud, sbx 0.42).
+func WithCloud() Option { return func(o *options) { o.cloud = true } }
+
+// WithTimeouts sets the deadlines of verbs; zero fields keep their defaults.
+func WithTimeouts(t Timeouts) Option { return func(o *options) { o.timeouts = t } }
+
+// WithGrace sets the time between interrupt and kill of a call whose context is done; 2 s without it.
+func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d } }
+
+// WithRecorder writes every call to a file of its own in dir, masked: see [Recorder].
+func WithRecorder(dir string) Option { return func(o *options) { o.record = dir } }
+
+// WithLogger gives a logger for warnings (untested version, version mismatch) and, at debug level, one line a call:
+// verb, exit code, time. Never arguments or output.
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
+
+// WithVersion tells the Client what [Client.Version] would find, and so saves that call.
+func WithVersion(v Version) Option { return func(o *options) { o.version = &v } }
+
+// New returns a Client for the engine's program at path. Nothing is started.
+func New(path string, opts ...Option) *Client {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.runner == nil {
+		if !o.envSet {
+			o.env = os.Environ() // as os/exec does
+		}
+		o.runner = Exec{Path: path, Env: append(Environ(o.env), o.added...), Grace: o.grace}
+	}
+	if o.record != "" {
+		o.runner = &Recorder{Dir: o.record, Next: o.runner}
+	}
+	if o.log == nil {
+		o.log = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{
+		run: o.runner, cloud: o.cloud, timeouts: o.timeouts.withDefaults(), log: o.log, readBack: true,
+		shared: &shared{scanner: secrets.NewScanner(), warned: map[string]bool{}, version: o.version},
+	}
+	if o.appName != "" {
+		c.global = append(c.global, "--app-name="+o.appName)
+	}
+	if o.cloud {
+		c.global = append(c.global, "--cloud")
+	}
+	return c
+}
+
+// Unverified returns a Client over the same engine whose changes are not read back. It is for callers that make several
+// changes and then check them with one read each: [Client.VerifyCreated], [Client.VerifyRules], [Client.VerifySecrets],
+// [Client.VerifyRemoved]. A change that nobody reads back is not known to have happened.
+func (c *Client) Unverified() *Client {
+	u := *c
+	u.readBack = false
+	return &u
+}
+
+// Version returns the engine's name and version. The first answer is kept; a failure is not.
+func (c *Client) Version(ctx context.Context) (Version, error) {
+	c.shared.mu.Lock()
+	known := c.shared.version
+	c.shared.mu.Unlock()
+	if known != nil {
+		return *known, nil
+	}
+	const op = "version"
+	// Without --cloud: the version is that of the command on this machine.
+	res, err := c.call(ctx, op, c.timeouts.Version, Cmd{Args: []string{"version", "--json"}})
+	if errors.Is(err, ErrRefusedFlag) { // below 0.42
+		res, err = c.call(ctx, op, c.timeouts.Version, Cmd{Args: []string{"version"}})
+	}
+	if err != nil {
+		if e, ok := errors.AsType[*ExitError](err); ok && len(e.kinds) == 0 {
+			// Docker's sbx prints its version while signed out and without a daemon.
+			return Version{}, fmt.Errorf("%w: %w", ErrForeignTool, err)
+		}
+		return Version{}, err
+	}
+	v, err := ParseVersion(res.Stdout)
+	if err != nil {
+		return Version{}, fmt.Errorf("sbx %s: %w", op, err)
+	}
+	c.shared.mu.Lock()
+	c.shared.version = &v
+	c.shared.mu.Unlock()
+	if v.Untested() {
+		c.warnOnce("untested", "engine version is newer than the newest tested; going on", "engine", v.String(), "tested", Newest().String())
+	}
+	if v.Mismatch() {
+		c.warnOnce("mismatch", "engine command and daemon differ in version", "client", v.Client.String(), "server", v.Server.String())
+	}
+	return v, nil
+}
+
+func (c *Client) warnOnce(key, msg string, args ...any) {
+	c.shared.mu.Lock()
+	seen := c.shared.warned[key]
+	c.shared.warned[key] = true
+	c.shared.mu.Unlock()
+	if !seen {
+		c.log.Warn(msg, args...)
+	}
+}
+
+// require returns an UnsupportedError unless the engine has every one of the features.
+func (c *Client) require(ctx context.Context, op string, features ...Feature) error {
+	for _, f := range features {
+		v, err := c.Version(ctx)
+		if err != nil {
+			return err
+		}
+		if !v.Has(f) {
+			return &UnsupportedError{Op: op, Feature: string(f), Need: needs(f), Have: v}
+		}
+	}
+	return nil
+}
+
+// has reports whether the engine has f.
+func (c *Client) has(ctx context.Context, f Feature) (bool, error) {
+	v, err := c.Version(ctx)
+	return v.Has(f), err
+}
+
+// call runs one verb to its end. A failure comes with the Result as far as there is one.
+func (c *Client) call(ctx context.Context, op string, limit time.Duration, cmd Cmd) (Result, error) {
+	res, err := c.start(ctx, op, limit, cmd)
+	if err != nil {
+		return res, err
+	}
+	if res.Code != 0 {
+		return res, c.failure(op, res)
+	}
+	if res.StdoutTruncated {
+		return res, fmt.Errorf("sbx %s: %w", op, malformed("%d bytes of output", res.StdoutBytes))
+	}
+	return res, nil
+}
+
+// start runs one verb; a non-zero exit is left to the caller. limit 0 means no deadline but ctx's.
+func (c *Client) start(ctx context.Context, op string, limit time.Duration, cmd Cmd) (Result, error) {
+	cmd.Op = op
+	if len(c.global) > 0 {
+		cmd.Args = append(append([]string{}, c.global...), cmd.Args...)
+	}
+	begun := time.Now()
+	runCtx := ctx
+	if limit > 0 {
+		var cancel context.CancelFunc
+		runCtx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	res, err := c.run.Run(runCtx, cmd)
+	c.log.Debug("engine call", "op", op, "code", res.Code, "took", time.Since(begun))
+	if err != nil {
+		prompt := findPrompt(op, c.text(res))
+		switch {
+		case runCtx.Err() == nil || !errors.Is(err, runCtx.Err()):
+			return res, fmt.Errorf("sbx %s: %w", op, err)
+		case !errors.Is(err, context.DeadlineExceeded):
+			return res, fmt.Errorf("sbx %s: %w", op, err)
+		case prompt != nil && op != opExec && op != opAttach:
+			prompt.kinds = append(slices.Clone(prompt.kinds), ErrTimeout)
+			return res, prompt
+		}
+		hint := ""
+		if op != opExec && op != opAttach {
+			// A stuck daemon or login lock makes every verb hang (sbx-releases#542, #381).
+			hint = "check with: sbx daemon status"
+		}
+		return res, &TimeoutError{Op: op, After: time.Since(begun), cause: context.DeadlineExceeded, hint: hint}
+	}
+	if res.Killed {
+		return res, &ConnectionError{Op: op, Text: tailText(trimError(c.text(res)), 1<<10)}
+	}
+	return res, nil
+}
+
+// maxErrorText bounds the text of an ExitError.
+const maxErrorText = 4 << 10
+
+// text joins what a call said, for people: standard error first, credentials masked by shape as well.
+func (c *Client) text(res Result) string {
+	tail := func(b []byte) string { return clean(b[max(0, len(b)-4*maxErrorText):]) }
+	return c.maskShapes(strings.TrimSpace(strings.TrimSpace(tail(res.Stderr)) + "\n" + strings.TrimSpace(tail(res.Stdout))))
+}
+
+// maskShapes masks what looks like a credential although nobody told us its value: sbx shows prefix and suffix of what it
+// stores, and a failing verb may echo more.
+func (c *Client) maskShapes(text string) string { return maskFindings(text, c.shared.scanner) }
+
+func maskFindings(text string, scanner *secrets.Scanner) string {
+	found := scanner.Scan([]byte(text))
+	if len(found) == 0 {
+		return text
+	}
+	slices.SortFunc(found, func(a, b secrets.Finding) int { return a.Start - b.Start })
+	var b strings.Builder
+	end := 0
+	for _, f := range found {
+		if f.Start >= end {
+			b.WriteString(text[end:f.Start])
+			b.WriteString(secrets.Mask)
+		}
+		end = max(end, f.End)
+	}
+	b.WriteString(text[end:])
+	return b.String()
+}
+
+// failure turns a non-zero exit into a typed error.
+func (c *Client) failure(op string, res Result) error {
+	text := c.text(res)
+	kinds := classify(text)
+	if prompt := findPrompt(op, text); prompt != nil {
+		prompt.kinds = append(slices.Clone(prompt.kinds), kinds...)
+		return prompt
+	}
+	e := &ExitError{Op: op, Code: res.Code, Stderr: tailText(text, maxErrorText), kinds: kinds}
+	for _, k := range kindHints() {
+		if errors.Is(e, k.kind) {
+			e.Hint = k.hint
+			break
+		}
+	}
+	return e
+}
+
+// read runs a verb that prints a listing: with --json where the engine takes it, else as text.
+func (c *Client) read(ctx context.Context, op string, args ...string) ([]byte, error) {
+	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: append(args, "--json"), MaxCapture: maxListing})
+	if errors.Is(err, ErrRefusedFlag) {
+		res, err = c.call(ctx, op, c.timeouts.Query, Cmd{Args: args, MaxCapture: maxListing})
+	}
+	return res.Stdout, err
+}
+
+// maxListing bounds a listing: 10,000 sandboxes are about 4 MiB of JSON.
+const maxListing = 64 << 20
+
+// change runs a verb that changes something and prints little.
+func (c *Client) change(ctx context.Context, op string, args ...string) (Result, error) {
+	return c.call(ctx, op, c.timeouts.Change, Cmd{Args: args})
+}
+
+// changeForced runs args with force appended, and without it if the version does not know the flag: it came to some
+// verbs long after they did.
+func (c *Client) changeForced(ctx context.Context, op, force string, args ...string) (Result, error) {
+	res, err := c.change(ctx, op, append(append([]string{}, args...), force)...)
+	if errors.Is(err, ErrRefusedFlag) {
+		res, err = c.change(ctx, op, args...)
+	}
+	return res, err
+}
+
+// stdinOf returns the value's bytes, without a line end: some stores keep one.
+func stdinOf(v secrets.Value) io.Reader { return v.Reader() }

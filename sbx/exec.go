@@ -1,0 +1,347 @@
+package sbx
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+const (
+	opExec   = "exec"
+	opAttach = "attach"
+)
+
+// ExecSpec describes a command to run in a sandbox.
+type ExecSpec struct {
+	Argv []string // passed on item by item, no shell; empty items, line ends and quotes arrive as given
+	Env  []EnvVar // for this process only; on the host's command line, so never a credential
+	User string   // "" is the sandbox's user, agent
+	Dir  string   // absolute; "" is the primary workspace
+
+	Stdin io.Reader // nil: closed. Large input and secrets go here, not into Argv
+	// Stdout and Stderr receive the streams as they arrive; see [Lines]. The end of each is in the result either way.
+	Stdout, Stderr io.Writer
+	MaxCapture     int             // bytes kept of each stream, from the end; 0 means 8 MiB
+	Redact         []secrets.Value // masked in everything that comes out
+	Timeout        time.Duration   // 0: no limit but the context's; negative is refused
+}
+
+// ExecResult is what the command did. A non-zero exit is a result, not an error.
+type ExecResult struct {
+	Stdout, Stderr []byte
+	Code           int  // exit status of the command; 128 plus the number if a signal ended it
+	Truncated      bool // earlier bytes of a stream were dropped
+	Held           bool // a process that the command left behind on the host's side still held its output open
+	Took           time.Duration
+}
+
+// Exec runs a command in a sandbox to its end, and starts the sandbox first if it is stopped.
+//
+// The error matches [ErrNotFound] if there is no such sandbox, [ErrLaunch] if the program cannot be started in it,
+// [ErrTimeout] if spec.Timeout passed, [ErrConnectionLost] if the engine's command was killed; the result then holds what
+// had come until then. When a call is cut short, sbx leaves the command running in the sandbox; sbx-local ends it.
+//
+// sbx exits 1 for its own failures, as many commands do. A failure counts as the engine's only if standard output is
+// empty, standard error has the engine's words about this very sandbox, and the listing does not contradict it.
+func (c *Client) Exec(ctx context.Context, sandbox string, spec ExecSpec) (ExecResult, error) {
+	args, err := execArgs(opExec, sandbox, spec, spec.Stdin != nil, false)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	cmd := Cmd{
+		Args: args, Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr,
+		MaxCapture: spec.MaxCapture, Redact: spec.Redact,
+	}
+	strip := !c.knownLocal()
+	var filter *preambleFilter
+	if strip && spec.Stdout != nil {
+		filter = &preambleFilter{w: spec.Stdout, sandbox: sandbox}
+		cmd.Stdout = filter
+	}
+	res, err := c.start(ctx, opExec, spec.Timeout, cmd)
+	if filter != nil {
+		err = errors.Join(err, filter.flush())
+	}
+	if strip && !res.StdoutTruncated {
+		before := len(res.Stdout)
+		res.Stdout = stripPreamble(res.Stdout, sandbox)
+		res.StdoutHead = stripPreamble(res.StdoutHead, sandbox)
+		res.StdoutBytes -= int64(before - len(res.Stdout))
+	}
+	out := ExecResult{
+		Stdout: res.Stdout, Stderr: res.Stderr, Code: res.Code,
+		Truncated: res.StdoutTruncated || res.StderrTruncated, Held: res.Held, Took: res.Took,
+	}
+	if err != nil {
+		out.Code = -1
+		return out, err
+	}
+	return out, c.execFailure(ctx, sandbox, spec, res)
+}
+
+// execFailure tells the engine's failure from the command's.
+func (c *Client) execFailure(ctx context.Context, sandbox string, spec ExecSpec, res Result) error {
+	if (res.Code == 127 || res.Code == 126) && bytes.HasPrefix(res.StdoutHead, []byte("OCI runtime exec failed:")) {
+		text, _, _ := strings.Cut(clean(res.StdoutHead), "\n")
+		return &LaunchError{Sandbox: sandbox, Program: spec.Argv[0], Code: res.Code, Text: c.maskShapes(text)}
+	}
+	if res.Code != 1 || res.StdoutBytes > 0 || res.StderrTruncated {
+		return nil
+	}
+	text := clean(res.Stderr)
+	kinds := classify(text)
+	message := trimError(text)
+	switch {
+	case len(kinds) == 0 || !engineShaped(text):
+		return nil
+	case errors.Is(kinds[0], ErrNotFound) && !strings.Contains(message, "'"+sandbox+"'") && !strings.Contains(message, `"`+sandbox+`"`):
+		return nil
+	}
+	failure := c.failure(opExec, res)
+	if strings.Contains(message, "request failed:") || strings.HasPrefix(message, "ensure daemon:") {
+		return failure // the daemon's own frame: no need to ask a daemon in trouble for more
+	}
+	// The command may have printed these words itself. The listing knows better.
+	if s, err := c.Get(ctx, sandbox); err == nil && s.Status == StatusRunning {
+		return nil
+	}
+	return failure
+}
+
+// engineShaped reports whether the first line that counts looks like one of the engine's own errors.
+func engineShaped(text string) bool {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || isWarning(line) || isPreamble(line) {
+			continue
+		}
+		return hasErrorPrefix(line) || strings.HasPrefix(line, "list local sandboxes:") ||
+			strings.HasPrefix(line, "You are not authenticated to Docker") || strings.HasPrefix(line, "sandbox \"")
+	}
+	return false
+}
+
+func (c *Client) knownLocal() bool {
+	c.shared.mu.Lock()
+	defer c.shared.mu.Unlock()
+	return c.shared.version != nil && c.shared.version.IsLocal()
+}
+
+// execArgs builds the call. The engine stops reading flags at the sandbox's name.
+func execArgs(op, sandbox string, spec ExecSpec, stdin, tty bool) ([]string, error) {
+	if err := checkNames(op, []string{sandbox}); err != nil {
+		return nil, err
+	}
+	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
+		return nil, invalid(op, "no command")
+	}
+	if spec.Timeout < 0 {
+		return nil, invalid(op, "timeout %s: want 0 for none, or a positive time", spec.Timeout)
+	}
+	if spec.MaxCapture < 0 {
+		return nil, invalid(op, "capture limit %d", spec.MaxCapture)
+	}
+	args := []string{"exec"}
+	if stdin {
+		args = append(args, "-i")
+	}
+	if tty {
+		args = append(args, "-t")
+	}
+	for _, e := range spec.Env {
+		if !envName.MatchString(e.Name) || strings.ContainsRune(e.Value, 0) {
+			return nil, invalid(op, "environment variable %q", e.Name)
+		}
+		args = append(args, "-e", e.Name+"="+e.Value)
+	}
+	if spec.User != "" {
+		if strings.HasPrefix(spec.User, "-") {
+			return nil, invalid(op, "user %q", spec.User)
+		}
+		args = append(args, "-u", spec.User)
+	}
+	if spec.Dir != "" {
+		if !strings.HasPrefix(spec.Dir, "/") {
+			return nil, invalid(op, "directory %q: want an absolute path", spec.Dir)
+		}
+		args = append(args, "-w", spec.Dir)
+	}
+	argv := spec.Argv
+	for _, arg := range argv {
+		if strings.ContainsRune(arg, 0) {
+			return nil, invalid(op, "argument with a zero byte")
+		}
+		if arg == "" { // the daemon refuses an empty item (0.38): let a shell in the sandbox put it back
+			argv = []string{"sh", "-c", "exec " + shellQuote(spec.Argv)}
+		}
+	}
+	return append(append(args, sandbox), argv...), nil
+}
+
+// shellQuote writes argv so that a POSIX shell reads exactly it.
+func shellQuote(argv []string) string {
+	quoted := make([]string, len(argv))
+	for i, arg := range argv {
+		quoted[i] = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+	}
+	return strings.Join(quoted, " ")
+}
+
+// Attach runs a command in a sandbox with the streams of spec, which are usually the caller's terminal, and returns its
+// exit code. A terminal is asked for in the sandbox only if both Stdin and Stdout are one. Nothing is captured, masked or
+// bounded in time; the listing is read first, so that a missing sandbox is an error and not an exit code.
+func (c *Client) Attach(ctx context.Context, sandbox string, spec ExecSpec) (code int, err error) {
+	tty := isTerminal(spec.Stdin) && isTerminal(spec.Stdout)
+	args, err := execArgs(opAttach, sandbox, spec, spec.Stdin != nil, tty)
+	if err != nil {
+		return -1, err
+	}
+	if _, err := c.Get(ctx, sandbox); err != nil {
+		return -1, err
+	}
+	res, err := c.start(ctx, opAttach, spec.Timeout, Cmd{
+		Args: args, Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, Terminal: true,
+	})
+	if err != nil {
+		return -1, err
+	}
+	return res.Code, nil
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// startedLine is what exec may print when it wakes a sandbox; on which stream is not established (measured on 0.38).
+func startedLine(sandbox string) string {
+	return "Sandbox " + sandbox + " started successfully"
+}
+
+func isExecPreamble(line, sandbox string) bool {
+	line = strings.TrimRight(line, "\r\n")
+	return line == startedLine(sandbox) || line == "Sandbox '"+sandbox+"' started successfully" || isPreamble(line)
+}
+
+// stripPreamble removes the engine's own lines from the start of a command's output.
+func stripPreamble(out []byte, sandbox string) []byte {
+	for {
+		i := bytes.IndexByte(out, '\n')
+		if i < 0 || i > maxPreambleLine || !isExecPreamble(string(out[:i]), sandbox) {
+			return out
+		}
+		out = out[i+1:]
+	}
+}
+
+// maxPreambleLine bounds what is held back of a stream to see whether it is the engine's.
+const maxPreambleLine = 512
+
+// preambleFilter does the same for a stream. It holds back only what can still become one of the lines.
+type preambleFilter struct {
+	w       io.Writer
+	sandbox string
+	held    []byte
+	passing bool
+}
+
+// Write implements io.Writer.
+func (f *preambleFilter) Write(p []byte) (int, error) {
+	if f.passing {
+		return f.w.Write(p)
+	}
+	f.held = append(f.held, p...)
+	f.held = append([]byte(nil), stripPreamble(f.held, f.sandbox)...)
+	if f.mayBecomePreamble() {
+		return len(p), nil
+	}
+	if err := f.flush(); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (f *preambleFilter) mayBecomePreamble() bool {
+	if bytes.IndexByte(f.held, '\n') >= 0 || len(f.held) > maxPreambleLine {
+		return false
+	}
+	for _, start := range []string{
+		startedLine(f.sandbox) + "\r", "Sandbox '" + f.sandbox + "' started successfully\r",
+		"Starting sandboxd daemon...\r", "Daemon started (PID: ", "Logs: ", "No keychain detected",
+	} {
+		n := min(len(start), len(f.held))
+		if string(f.held[:n]) == start[:n] {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *preambleFilter) flush() error {
+	f.passing = true
+	held := f.held
+	f.held = nil
+	if len(held) == 0 {
+		return nil
+	}
+	_, err := f.w.Write(held)
+	return err
+}
+
+// maxLine is the longest line that Lines keeps whole.
+const maxLine = 1 << 20
+
+// Lines returns a writer for [ExecSpec] that calls fn with each line as it arrives, without its line end. A line of more
+// than 1 MiB comes in pieces. Close delivers a last line that has no end; Exec does not close it.
+func Lines(fn func(line []byte)) io.WriteCloser { return &lineWriter{fn: fn} }
+
+type lineWriter struct {
+	fn  func([]byte)
+	buf []byte
+}
+
+// Write never fails.
+func (l *lineWriter) Write(p []byte) (int, error) {
+	n := len(p)
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			l.buf = append(l.buf, p...)
+			for len(l.buf) >= maxLine {
+				l.fn(l.buf[:maxLine])
+				l.buf = append([]byte(nil), l.buf[maxLine:]...)
+			}
+			break
+		}
+		line := p[:i]
+		if len(l.buf) > 0 {
+			line = append(l.buf, line...)
+		}
+		l.fn(bytes.TrimSuffix(line, []byte("\r")))
+		l.buf = l.buf[:0]
+		p = p[i+1:]
+	}
+	return n, nil
+}
+
+// Close delivers what is left.
+func (l *lineWriter) Close() error {
+	if len(l.buf) > 0 {
+		l.fn(l.buf)
+		l.buf = nil
+	}
+	return nil
+}
+
+func execProblem(op, what string, res ExecResult) error {
+	return fmt.Errorf("sbx %s: %s: exit %d: %s", op, what, res.Code, tailText(strings.TrimSpace(clean(res.Stderr)), 512))
+}

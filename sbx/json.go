@@ -1,0 +1,93 @@
+package sbx
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+)
+
+// maxJSONTries bounds how many lines that look like the start of a document are tried.
+const maxJSONTries = 8
+
+// firstJSON finds the JSON document that a verb printed. Text may come before it (the daemon being started,
+// sbx-releases#347) and an update notice behind it (sbxflow#75); the lines before are returned as notes. Any other text
+// behind it is an error that gives its length and not its content.
+func firstJSON(out []byte) (doc json.RawMessage, notes []string, err error) {
+	text := out
+	if bytes.IndexByte(out, 0x1b) >= 0 || bytes.IndexByte(out, '\r') >= 0 || bytes.HasPrefix(out, []byte("\xef\xbb\xbf")) {
+		text = []byte(clean(out))
+	}
+	tries := 0
+	for rest := text; len(rest) > 0 && tries < maxJSONTries; {
+		line, after, _ := bytes.Cut(rest, []byte{'\n'})
+		trimmed := bytes.TrimSpace(line)
+		if len(trimmed) == 0 || trimmed[0] != '{' && trimmed[0] != '[' {
+			if len(trimmed) > 0 {
+				notes = append(notes, string(trimmed))
+			}
+			rest = after
+			continue
+		}
+		tries++
+		dec := json.NewDecoder(bytes.NewReader(rest))
+		if dec.Decode(&doc) != nil {
+			notes = append(notes, string(trimmed))
+			rest = after
+			continue
+		}
+		tail := bytes.TrimSpace(rest[dec.InputOffset():])
+		if len(tail) > 0 && !isTrailingNotice(string(tail)) {
+			return nil, notes, malformed("%d bytes of text behind the JSON document", len(tail))
+		}
+		return doc, notes, nil
+	}
+	return nil, notes, malformed("no JSON document in %d bytes", len(out))
+}
+
+// isTrailingNotice recognises what sbx may add once a day behind its output: that an update is available. The notice is
+// boxed in some versions.
+func isTrailingNotice(tail string) bool {
+	for line := range strings.Lines(tail) {
+		line = strings.ToLower(strings.Trim(line, " \t\r\n│┃|╭╮╰╯┌┐└┘─━═╔╗╚╝║*-+="))
+		if line == "" {
+			continue
+		}
+		return strings.Contains(line, "update available") || strings.Contains(line, "new version") ||
+			strings.Contains(line, "upgrade") || isWarning(line)
+	}
+	return true
+}
+
+// decodeJSON finds the document in out and decodes it. The document must be an object that has the key, whatever its
+// value; key "" means that any object or array will do.
+func decodeJSON(out []byte, key string, into any) error {
+	doc, _, err := firstJSON(out)
+	if err != nil {
+		return err
+	}
+	if key != "" {
+		var keys map[string]json.RawMessage
+		if json.Unmarshal(doc, &keys) != nil {
+			return malformed("JSON document is not an object")
+		}
+		if _, ok := keys[key]; !ok {
+			return malformed("JSON document has no %q", key)
+		}
+	}
+	if err := json.Unmarshal(doc, into); err != nil {
+		return malformed("JSON document: %v", err)
+	}
+	return nil
+}
+
+// looksJSON reports whether a document starts on some line of out that nothing but known text precedes.
+func looksJSON(out []byte) bool {
+	for line := range strings.Lines(clean(out)) {
+		line = strings.TrimSpace(line)
+		if line == "" || isPreamble(line) || isWarning(line) {
+			continue
+		}
+		return line[0] == '{' || line[0] == '['
+	}
+	return false
+}

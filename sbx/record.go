@@ -1,0 +1,247 @@
+package sbx
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// Recording is one engine call as a [Recorder] writes it: one JSON file a call, named by number and verb. What was given
+// on standard input is never kept; values that the call named and texts that have the shape of a credential are masked.
+type Recording struct {
+	Args       []string  `json:"args"`
+	StdinBytes int64     `json:"stdin_bytes,omitempty"`
+	Code       int       `json:"code"`
+	Killed     bool      `json:"killed,omitempty"`
+	Stdout     string    `json:"stdout,omitempty"`
+	Stderr     string    `json:"stderr,omitempty"`
+	Binary     bool      `json:"binary,omitempty"` // output was not text and is left out
+	Truncated  bool      `json:"truncated,omitempty"`
+	Error      string    `json:"error,omitempty"` // of the call itself: time-out, not installed
+	Started    time.Time `json:"started"`
+	TookMS     int64     `json:"took_ms"`
+}
+
+// maxRecorded bounds each stream of a recording; its end is kept.
+const maxRecorded = 1 << 20
+
+// Recorder is a Runner that writes each call of another into Dir: a cassette, which [NewReplay] plays and from which
+// fixtures can be made. A call whose recording cannot be written fails.
+type Recorder struct {
+	Dir  string
+	Next Runner
+
+	mu sync.Mutex
+	n  int
+}
+
+// Run implements [Runner].
+func (r *Recorder) Run(ctx context.Context, c Cmd) (Result, error) {
+	started := time.Now()
+	var count *countReader
+	if c.Stdin != nil && !c.Terminal {
+		count = &countReader{r: c.Stdin}
+		c.Stdin = count
+	}
+	res, err := r.Next.Run(ctx, c)
+	rec := Recording{
+		Args: c.Args, Code: res.Code, Killed: res.Killed, Started: started.UTC(), TookMS: time.Since(started).Milliseconds(),
+		Truncated: res.StdoutTruncated || res.StderrTruncated,
+	}
+	if count != nil {
+		rec.StdinBytes = count.total()
+	}
+	if err != nil {
+		rec.Error = err.Error()
+	}
+	rec.setStreams(res.Stdout, res.Stderr)
+	if writeErr := r.write(rec.masked(c.Redact)); writeErr != nil && err == nil {
+		err = fmt.Errorf("record engine call: %w", writeErr)
+	}
+	return res, err
+}
+
+func (rec *Recording) setStreams(stdout, stderr []byte) {
+	if !utf8.Valid(stdout) || !utf8.Valid(stderr) {
+		rec.Binary = true
+		return
+	}
+	cut := func(b []byte) string {
+		if len(b) > maxRecorded {
+			rec.Truncated = true
+			b = b[len(b)-maxRecorded:]
+		}
+		return strings.ToValidUTF8(string(b), "")
+	}
+	rec.Stdout, rec.Stderr = cut(stdout), cut(stderr)
+}
+
+func (rec Recording) masked(values []secrets.Value) Recording {
+	redact, scanner := secrets.NewRedactor(values...), secrets.NewScanner()
+	mask := func(s string) string { return maskFindings(redact.String(s), scanner) }
+	rec.Args = slices.Clone(rec.Args)
+	for i, arg := range rec.Args {
+		rec.Args[i] = mask(arg)
+	}
+	rec.Stdout, rec.Stderr, rec.Error = mask(rec.Stdout), mask(rec.Stderr), mask(rec.Error)
+	return rec
+}
+
+func (r *Recorder) write(rec Recording) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+		return err
+	}
+	if r.n == 0 { // go on behind what an earlier process recorded here
+		old, err := filepath.Glob(filepath.Join(r.Dir, "[0-9][0-9][0-9][0-9][0-9]-*.json"))
+		if err != nil {
+			return err
+		}
+		for _, name := range old {
+			var n int
+			if _, err := fmt.Sscanf(filepath.Base(name), "%05d-", &n); err == nil && n > r.n {
+				r.n = n
+			}
+		}
+	}
+	data, err := json.MarshalIndent(rec, "", "  ")
+	if err != nil {
+		return err
+	}
+	for range 1000 { // another process may be recording into the same directory
+		r.n++
+		name := filepath.Join(r.Dir, fmt.Sprintf("%05d-%s.json", r.n, verbOf(rec.Args)))
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(append(data, '\n'))
+		return errors.Join(err, f.Close())
+	}
+	return errors.New("no free number")
+}
+
+// verbOf names a call for a file name.
+func verbOf(args []string) string {
+	var words []string
+	for _, arg := range args {
+		if strings.HasPrefix(arg, "-") {
+			continue
+		}
+		if strings.Trim(arg, "abcdefghijklmnopqrstuvwxyz-") != "" || len(words) == 2 {
+			break
+		}
+		words = append(words, arg)
+		if !slices.Contains([]string{"policy", "secret", "daemon", "template", "settings"}, words[0]) {
+			break
+		}
+	}
+	if len(words) == 0 {
+		return "call"
+	}
+	return strings.Join(words, "-")
+}
+
+type countReader struct {
+	r  io.Reader
+	mu sync.Mutex
+	n  int64
+}
+
+func (c *countReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.mu.Lock()
+	c.n += int64(n)
+	c.mu.Unlock()
+	return n, err
+}
+
+func (c *countReader) total() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
+// ErrNotRecorded: a replay has no such call left.
+var ErrNotRecorded = errors.New("call is not in the recording")
+
+// NewReplay returns a Runner that plays the recordings in dir: each call gets the first recording not yet played that has
+// the same arguments. The error of a call that has none matches [ErrNotRecorded].
+func NewReplay(dir string) (Runner, error) {
+	recs, err := ReadRecordings(dir)
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	played := make([]bool, len(recs))
+	return RunnerFunc(func(ctx context.Context, c Cmd) (Result, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		for i, rec := range recs {
+			if played[i] || !slices.Equal(rec.Args, c.Args) {
+				continue
+			}
+			played[i] = true
+			res := Result{
+				Stdout: []byte(rec.Stdout), Stderr: []byte(rec.Stderr), Code: rec.Code, Killed: rec.Killed,
+				StdoutHead: []byte(rec.Stdout[:min(len(rec.Stdout), headSize)]), StdoutBytes: int64(len(rec.Stdout)),
+				Took: time.Duration(rec.TookMS) * time.Millisecond,
+			}
+			if c.Stdout != nil {
+				if _, err := io.WriteString(c.Stdout, rec.Stdout); err != nil {
+					return res, err
+				}
+			}
+			if c.Stderr != nil {
+				if _, err := io.WriteString(c.Stderr, rec.Stderr); err != nil {
+					return res, err
+				}
+			}
+			if rec.Error != "" {
+				return res, fmt.Errorf("replayed: %s", rec.Error)
+			}
+			return res, nil
+		}
+		return Result{Code: -1}, fmt.Errorf("%w: %s", ErrNotRecorded, verbOf(c.Args))
+	}), nil
+}
+
+// ReadRecordings reads the recordings in dir, in the order of the calls.
+func ReadRecordings(dir string) ([]Recording, error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no recording in %s", dir)
+	}
+	slices.Sort(names)
+	recs := make([]Recording, 0, len(names))
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		var rec Recording
+		if err := json.Unmarshal(data, &rec); err != nil {
+			return nil, fmt.Errorf("read recording %s: %w", filepath.Base(name), err)
+		}
+		recs = append(recs, rec)
+	}
+	return recs, nil
+}

@@ -1,0 +1,525 @@
+package sbx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// SecretType tells the engine's kinds of secrets apart.
+type SecretType string
+
+// The kinds of secrets.
+const (
+	SecretService  SecretType = "service"  // bound to a service's hosts by the engine
+	SecretCustom   SecretType = "custom"   // replaces a placeholder in headers to the hosts given with it
+	SecretRegistry SecretType = "registry" // for pulling images
+)
+
+// HostScope is the scope of registry credentials that no sandbox gets.
+const HostScope = "(host only)"
+
+// Secret is a row of the engine's listing. It never holds any part of the value: the listing shows a prefix and a suffix,
+// which are dropped where they are read.
+type Secret struct {
+	Type        SecretType `json:"type"`
+	Sandbox     string     `json:"sandbox,omitempty"` // "" is global: every sandbox has it. HostScope is none
+	Name        string     `json:"name,omitempty"`    // service or registry host
+	Env         string     `json:"env,omitempty"`     // custom: variable that holds the placeholder
+	Hosts       []string   `json:"hosts,omitempty"`   // custom
+	Placeholder string     `json:"placeholder,omitempty"`
+}
+
+// Global reports whether every sandbox is given the secret.
+func (s Secret) Global() bool { return s.Sandbox == "" }
+
+// ServiceSecret is a credential for a service that the engine knows, such as "github" or "anthropic".
+type ServiceSecret struct {
+	Service string
+	Sandbox string // "" is global: every sandbox is given it
+	Value   secrets.Value
+	NoCheck bool // skip the engine's own verification against the service
+}
+
+var serviceName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// SecretSet stores a service's credential, over one that is there, and reads back that it is listed. The value travels on
+// standard input, as it is, without a line end. It acts on running sandboxes at once; that a *changed* value is in use
+// cannot be read back (sbx-releases#477): probe it from inside.
+func (c *Client) SecretSet(ctx context.Context, secret ServiceSecret) error {
+	const op = "secret set"
+	if !serviceName.MatchString(secret.Service) {
+		return invalid(op, "service %q", secret.Service)
+	}
+	if secret.Value.IsZero() {
+		return invalid(op, "value for service %s is empty", secret.Service)
+	}
+	args, err := c.secretScope(ctx, op, secret.Sandbox, []string{"secret", "set"}, []string{secret.Service})
+	if err != nil {
+		return err
+	}
+	// Without --force an existing one is kept, with exit 0 (measured on 0.38).
+	args = append(args, "--force")
+	if secret.NoCheck {
+		args = append(args, "--no-verify")
+	}
+	res, err := c.call(ctx, op, c.timeouts.Change, Cmd{
+		Args: args, Stdin: stdinOf(secret.Value), Redact: []secrets.Value{secret.Value},
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.cancelled(op, res); err != nil {
+		return err
+	}
+	if !c.readBack {
+		return nil
+	}
+	return c.VerifySecrets(ctx, Secret{Type: SecretService, Sandbox: secret.Sandbox, Name: secret.Service})
+}
+
+// secretScope puts the scope where the version wants it: a flag from 0.38 on, a positional before.
+func (c *Client) secretScope(ctx context.Context, op, sandbox string, verb, rest []string) ([]string, error) {
+	if sandbox != "" {
+		if err := checkNames(op, []string{sandbox}); err != nil {
+			return nil, err
+		}
+	}
+	byFlag, err := c.has(ctx, FeatureGlobalSecrets)
+	if err != nil {
+		return nil, err
+	}
+	args := slices.Clone(verb)
+	switch {
+	case byFlag && sandbox != "":
+		args = append(args, "--sandbox", sandbox)
+	case !byFlag && sandbox != "":
+		args = append(args, sandbox)
+	case !byFlag:
+		args = append(args, "--global")
+	}
+	return append(args, rest...), nil
+}
+
+// cancelled recognises a question that was answered by a closed standard input, with exit 0: nothing was done then.
+func (c *Client) cancelled(op string, res Result) error {
+	text := c.text(res)
+	if prompt := findPrompt(op, text); prompt != nil {
+		return prompt
+	}
+	for line := range strings.Lines(text) {
+		if strings.EqualFold(strings.TrimSpace(line), "cancelled") {
+			return &PromptError{Op: op, Question: "Cancelled", Remedy: "run the same command by hand in a terminal"}
+		}
+	}
+	return nil
+}
+
+// CustomSecret makes the engine put a value in the place of a placeholder, in headers of requests to some hosts. The
+// value comes from a command or a reference that the engine itself resolves: sbx takes none on standard input, and a value
+// on the command line could be read by everyone on the host.
+type CustomSecret struct {
+	Sandbox     string   // "" is global
+	Env         string   // variable that holds the placeholder in sandboxes created after this
+	Placeholder string   // "{rand}" in it is replaced by the engine; "" lets the engine choose
+	Hosts       []string // exact names or wildcards
+	Command     string   // prints the value; the engine runs it, from 0.46 in an empty directory: absolute paths (sbx 0.42)
+	Ref         string   // reference such as op://vault/item/field (sbx 0.42)
+	Refresh     string   // "on-demand" or a duration; "" is the engine's default
+	NoCheck     bool     // do not resolve it now
+}
+
+var savedCustom = regexp.MustCompile(`(?m)^Saved custom secret placeholder "([^"]+)"`)
+
+// SecretSetCustom stores a custom secret and returns its placeholder. The error matches [ErrExists] if the variable has one
+// in this scope with another placeholder: remove that one, or use its placeholder, which makes the call an update.
+func (c *Client) SecretSetCustom(ctx context.Context, secret CustomSecret) (placeholder string, err error) {
+	const op = "secret set-custom"
+	if len(secret.Hosts) == 0 {
+		return "", invalid(op, "no host")
+	}
+	if secret.Env != "" && !envName.MatchString(secret.Env) {
+		return "", invalid(op, "variable %q", secret.Env)
+	}
+	if (secret.Command == "") == (secret.Ref == "") {
+		return "", invalid(op, "want exactly one of a command and a reference")
+	}
+	// It is replaced wherever it occurs in a header: a short one would match by accident.
+	if p := strings.ReplaceAll(secret.Placeholder, "{rand}", "1234567890123456"); p != "" && (len(p) < 12 || strings.ContainsAny(p, " \t\r\n\"")) {
+		return "", invalid(op, "placeholder %q: want at least 12 characters without white space", secret.Placeholder)
+	}
+	if err := c.require(ctx, op, FeatureSecretSource); err != nil {
+		return "", err
+	}
+	args := []string{"secret", "set-custom"}
+	if secret.Sandbox != "" {
+		if err := checkNames(op, []string{secret.Sandbox}); err != nil {
+			return "", err
+		}
+		args = append(args, "--sandbox", secret.Sandbox)
+	}
+	for _, host := range secret.Hosts {
+		if err := checkResource(op, host); err != nil {
+			return "", err
+		}
+		args = append(args, "--host", host)
+	}
+	for _, flag := range []struct{ name, value string }{
+		{"--env", secret.Env}, {"--placeholder", secret.Placeholder}, {"--command", secret.Command}, {"--ref", secret.Ref},
+		{"--refresh", secret.Refresh},
+	} {
+		if flag.value != "" {
+			args = append(args, flag.name+"="+flag.value)
+		}
+	}
+	if secret.NoCheck {
+		args = append(args, "--no-verify")
+	}
+	res, err := c.change(ctx, op, args...)
+	if err != nil {
+		return "", err
+	}
+	m := savedCustom.FindStringSubmatch(clean(res.Stdout))
+	switch {
+	case m != nil:
+		placeholder = m[1]
+	case secret.Placeholder != "" && !strings.Contains(secret.Placeholder, "{rand}"):
+		placeholder = secret.Placeholder
+	default:
+		return "", fmt.Errorf("sbx %s: %w", op, malformed("no placeholder in %d bytes", len(res.Stdout)))
+	}
+	if !c.readBack {
+		return placeholder, nil
+	}
+	return placeholder, c.VerifySecrets(ctx, Secret{
+		Type: SecretCustom, Sandbox: secret.Sandbox, Env: secret.Env, Hosts: secret.Hosts, Placeholder: placeholder,
+	})
+}
+
+// RegistryCredential is a login for an image registry.
+type RegistryCredential struct {
+	Host         string
+	Username     string
+	Value        secrets.Value
+	Sandbox      string // that sandbox only
+	AllSandboxes bool   // every sandbox created from now on; without it and without Sandbox: the host's pulls only
+}
+
+// SecretSetRegistry stores a login for an image registry (sbx 0.38).
+func (c *Client) SecretSetRegistry(ctx context.Context, cred RegistryCredential) error {
+	const op = "secret set --registry"
+	if err := checkResource(op, cred.Host); err != nil {
+		return err
+	}
+	if cred.Value.IsZero() {
+		return invalid(op, "value for registry %s is empty", cred.Host)
+	}
+	if cred.Sandbox != "" && cred.AllSandboxes {
+		return invalid(op, "want one sandbox or all, not both")
+	}
+	if err := c.require(ctx, op, FeatureRegistryScope); err != nil {
+		return err
+	}
+	args := []string{"secret", "set", "--registry", cred.Host, "--password-stdin", "--force"}
+	if cred.Username != "" {
+		args = append(args, "--username="+cred.Username)
+	}
+	want := Secret{Type: SecretRegistry, Sandbox: HostScope, Name: cred.Host}
+	switch {
+	case cred.Sandbox != "":
+		if err := checkNames(op, []string{cred.Sandbox}); err != nil {
+			return err
+		}
+		args, want.Sandbox = append(args, "--sandbox", cred.Sandbox), cred.Sandbox
+	case cred.AllSandboxes:
+		args, want.Sandbox = append(args, "--all-sandboxes"), ""
+	}
+	res, err := c.call(ctx, op, c.timeouts.Change, Cmd{Args: args, Stdin: stdinOf(cred.Value), Redact: []secrets.Value{cred.Value}})
+	if err != nil {
+		return err
+	}
+	if err := c.cancelled(op, res); err != nil {
+		return err
+	}
+	if !c.readBack {
+		return nil
+	}
+	return c.VerifySecrets(ctx, want)
+}
+
+// VerifySecrets reads the listing once and checks that each secret is there: service by name and scope, custom by
+// placeholder, scope and hosts. Values cannot be checked. The error matches [ErrNotApplied].
+func (c *Client) VerifySecrets(ctx context.Context, want ...Secret) error {
+	listed, err := c.SecretList(ctx)
+	if err != nil {
+		return err
+	}
+	var missing []string
+	for _, w := range want {
+		if !slices.ContainsFunc(listed, w.listedAs) {
+			missing = append(missing, fmt.Sprintf("%s secret %s (%s) is not in the listing", w.Type, w.label(), scopeText(w.Sandbox)))
+		}
+	}
+	if missing != nil {
+		return &NotAppliedError{Op: "secret ls", Missing: missing}
+	}
+	return nil
+}
+
+func (s Secret) label() string {
+	if s.Name != "" {
+		return s.Name
+	}
+	if s.Env != "" {
+		return s.Env
+	}
+	return s.Placeholder
+}
+
+// listedAs reports whether the listed row is what s asks for.
+func (s Secret) listedAs(row Secret) bool {
+	if row.Type != s.Type || row.Sandbox != s.Sandbox {
+		return false
+	}
+	if s.Type != SecretCustom {
+		return row.Name == s.Name
+	}
+	if s.Placeholder != "" && row.Placeholder != s.Placeholder || s.Env != "" && row.Env != s.Env {
+		return false
+	}
+	for _, host := range s.Hosts {
+		if !slices.ContainsFunc(row.Hosts, func(have string) bool { return sameResource(have, host) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// SecretList lists the secrets of every scope.
+func (c *Client) SecretList(ctx context.Context) ([]Secret, error) {
+	const op = "secret ls"
+	args := []string{"secret", "ls"}
+	asJSON, err := c.has(ctx, FeatureSecretJSON)
+	if err != nil {
+		return nil, err
+	}
+	if asJSON {
+		args = append(args, "--json")
+	}
+	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: args, MaxCapture: maxListing})
+	if err != nil {
+		return nil, err
+	}
+	list, err := ParseSecrets(res.Stdout)
+	if err != nil {
+		return nil, fmt.Errorf("sbx %s: %w", op, err)
+	}
+	return list, nil
+}
+
+// ParseSecrets reads the output of "sbx secret ls", JSON or text.
+func ParseSecrets(out []byte) ([]Secret, error) {
+	list := []Secret{}
+	add := func(s Secret, scope string) error {
+		switch scope {
+		case "", "global", "(global)", "_":
+		case HostScope, "host", "host only", "(host)":
+			s.Sandbox = HostScope
+		default:
+			scope = strings.TrimPrefix(scope, "sandbox:")
+			if checkOldName(scope) != nil {
+				return malformed("secret with scope %q", tailText(scope, 80))
+			}
+			s.Sandbox = scope
+		}
+		if s.Name == "" && s.Placeholder == "" && s.Env == "" {
+			return malformed("secret without a name")
+		}
+		if strings.HasPrefix(s.Name, "-") || strings.HasPrefix(s.Placeholder, "-") {
+			return malformed("secret named like a flag")
+		}
+		list = append(list, s)
+		return nil
+	}
+	if looksJSON(out) {
+		return parseSecretsJSON(out, add, &list)
+	}
+	service := tableSpec{
+		columns: []column{
+			{id: "scope", names: []string{"SCOPE"}}, {id: "type", names: []string{"TYPE"}, word: true},
+			{id: "name", names: []string{"NAME", "SERVICE"}, word: true}, {id: "secret", names: []string{"SECRET", "VALUE"}},
+		},
+		must: []string{"scope", "type", "name"},
+		row:  []string{"scope", "name"},
+	}
+	custom := tableSpec{
+		columns: []column{
+			{id: "scope", names: []string{"SCOPE"}}, {id: "hosts", names: []string{"TARGETS", "TARGET", "HOSTS", "HOST"}},
+			{id: "env", names: []string{"ENV"}, word: true}, {id: "placeholder", names: []string{"PLACEHOLDER"}, word: true},
+			{id: "secret", names: []string{"SECRET", "VALUE"}},
+		},
+		must: []string{"scope", "hosts", "placeholder"},
+		row:  []string{"scope", "placeholder"},
+		more: "hosts",
+	}
+	tables, notes, err := parseTables(clean(out), service, custom)
+	if err != nil {
+		return nil, err
+	}
+	if len(tables) == 0 && !anyLine(notes, func(l string) bool { return strings.HasPrefix(l, "No secrets found") }) {
+		return nil, malformed("no secret listing in %d bytes", len(out))
+	}
+	for _, t := range tables {
+		isCustom := slices.Contains(t.ids, "placeholder")
+		for _, row := range t.rows {
+			s := Secret{Type: SecretCustom, Env: row.text("env"), Hosts: row.list("hosts"), Placeholder: row.text("placeholder")}
+			if !isCustom {
+				s = Secret{Type: SecretType(strings.ToLower(row.text("type"))), Name: row.text("name")}
+			}
+			if err := add(s, row.text("scope")); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return list, nil
+}
+
+func parseSecretsJSON(out []byte, add func(Secret, string) error, list *[]Secret) ([]Secret, error) {
+	var doc struct {
+		Secrets []struct {
+			Scope   string `json:"scope"`
+			Type    string `json:"type"`
+			Name    string `json:"name"`
+			Service string `json:"service"`
+		} `json:"secrets"`
+		Custom []struct {
+			Scope       string   `json:"scope"`
+			Targets     []string `json:"targets"`
+			Env         string   `json:"env"`
+			Placeholder string   `json:"placeholder"`
+		} `json:"custom_secrets"`
+	}
+	var keys map[string]any
+	if err := decodeJSON(out, "", &keys); err != nil {
+		return nil, err
+	}
+	_, hasService := keys["secrets"]
+	if _, hasCustom := keys["custom_secrets"]; !hasService && !hasCustom {
+		return nil, malformed("JSON document is no secret listing")
+	}
+	if err := decodeJSON(out, "", &doc); err != nil {
+		return nil, err
+	}
+	for _, row := range doc.Secrets {
+		s := Secret{Type: SecretType(strings.ToLower(row.Type)), Name: row.Name}
+		if s.Name == "" {
+			s.Name = row.Service
+		}
+		if s.Type == "" {
+			s.Type = SecretService
+		}
+		if err := add(s, row.Scope); err != nil {
+			return nil, err
+		}
+	}
+	for _, row := range doc.Custom {
+		if err := add(Secret{Type: SecretCustom, Env: row.Env, Hosts: row.Targets, Placeholder: row.Placeholder}, row.Scope); err != nil {
+			return nil, err
+		}
+	}
+	return *list, nil
+}
+
+// SecretRemove removes secrets and reads back that they are gone. s is a row of the listing, or as much of it as names
+// the secret: type, scope and name, or for a custom one its scope and placeholder. That it was gone before is success.
+func (c *Client) SecretRemove(ctx context.Context, s Secret) error {
+	const op = "secret rm"
+	var verb, rest []string
+	switch {
+	case s.Type == SecretCustom:
+		if s.Placeholder == "" || strings.HasPrefix(s.Placeholder, "-") {
+			return invalid(op, "a custom secret is removed by its placeholder")
+		}
+		rest = []string{"--placeholder", s.Placeholder}
+	case s.Type == SecretRegistry:
+		if err := checkResource(op, s.Name); err != nil {
+			return err
+		}
+		rest = []string{"--registry", s.Name}
+	case serviceName.MatchString(s.Name):
+		rest = []string{s.Name}
+	default:
+		return invalid(op, "service %q", s.Name)
+	}
+	verb = []string{"secret", "rm"}
+	scope := s.Sandbox
+	if s.Type == SecretRegistry {
+		if err := c.require(ctx, op, FeatureRegistryScope); err != nil {
+			return err
+		}
+		switch scope {
+		case HostScope:
+			scope = ""
+		case "":
+			rest = append(rest, "--all-sandboxes")
+		}
+	}
+	args, err := c.secretScope(ctx, op, scope, verb, rest)
+	if err != nil {
+		return err
+	}
+	res, err := c.change(ctx, op, append(args, "--force")...)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	if err == nil {
+		if err := c.cancelled(op, res); err != nil {
+			return err
+		}
+	}
+	if !c.readBack {
+		return nil
+	}
+	listed, err := c.SecretList(ctx)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(listed, s.listedAs) {
+		return &NotAppliedError{Op: op, Missing: []string{fmt.Sprintf("%s secret %s (%s) is still there", s.Type, s.label(), scopeText(s.Sandbox))}}
+	}
+	return nil
+}
+
+// SecretImport stores credentials that the host's environment of the *engine's command* holds, as global secrets. Since a
+// Client passes no credential on in the environment, it finds something only with [WithAddedEnv]. A global secret is given
+// to every sandbox. DryRun reports without storing.
+func (c *Client) SecretImport(ctx context.Context, service string, dryRun bool) (message string, err error) {
+	const op = "secret import"
+	args := []string{"secret", "import"}
+	if service != "" {
+		if !serviceName.MatchString(service) {
+			return "", invalid(op, "service %q", service)
+		}
+		args = append(args, service)
+	} else {
+		args = append(args, "--all")
+	}
+	if dryRun {
+		args = append(args, "--dry-run")
+	} else {
+		args = append(args, "--force")
+	}
+	res, err := c.change(ctx, op, args...)
+	if err != nil {
+		return "", err
+	}
+	if err := c.cancelled(op, res); err != nil {
+		return "", err
+	}
+	return tailText(c.text(res), maxErrorText), nil
+}

@@ -1,0 +1,154 @@
+package sbx
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Setting is one of the engine's settings.
+type Setting struct {
+	Key             string `json:"key"`
+	Value           any    `json:"value"` // bool, float64, string, or a JSON value
+	Type            string `json:"type"`
+	Source          string `json:"source"` // "default", "user", or the environment, which outranks it
+	Default         any    `json:"default,omitempty"`
+	EnvVar          string `json:"env_var,omitempty"`
+	Description     string `json:"description,omitempty"`
+	RequiresRestart bool   `json:"requires_restart,omitempty"`
+}
+
+var settingKey = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,127}$`)
+
+// Setting reads one setting.
+func (c *Client) Setting(ctx context.Context, key string) (Setting, error) {
+	const op = "settings get"
+	if !settingKey.MatchString(key) {
+		return Setting{}, invalid(op, "key %q", key)
+	}
+	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: []string{"settings", "get", key, "--json"}})
+	if err != nil {
+		return Setting{}, err
+	}
+	var s Setting
+	if err := decodeJSON(res.Stdout, "key", &s); err != nil {
+		return Setting{}, fmt.Errorf("sbx %s: %w", op, err)
+	}
+	if s.Key != key {
+		return Setting{}, fmt.Errorf("sbx %s: %w", op, malformed("asked for %q, got %q", key, s.Key))
+	}
+	return s, nil
+}
+
+// Settings lists the engine's settings.
+func (c *Client) Settings(ctx context.Context) ([]Setting, error) {
+	const op = "settings list"
+	out, err := c.read(ctx, op, "settings", "list")
+	if err != nil {
+		return nil, err
+	}
+	list, err := ParseSettings(out)
+	if err != nil {
+		return nil, fmt.Errorf("sbx %s: %w", op, err)
+	}
+	return list, nil
+}
+
+// ParseSettings reads the output of "sbx settings list", text, or JSON as an array or under "settings".
+func ParseSettings(out []byte) ([]Setting, error) {
+	if looksJSON(out) {
+		var list []Setting
+		if decodeJSON(out, "", &list) != nil {
+			var doc struct {
+				Settings []Setting `json:"settings"`
+			}
+			if err := decodeJSON(out, "settings", &doc); err != nil {
+				return nil, err
+			}
+			list = doc.Settings
+		}
+		for _, s := range list {
+			if !settingKey.MatchString(s.Key) {
+				return nil, malformed("setting %q", tailText(s.Key, 80))
+			}
+		}
+		return list, nil
+	}
+	spec := tableSpec{
+		columns: []column{
+			{id: "key", names: []string{"KEY"}, word: true}, {id: "value", names: []string{"VALUE"}},
+			{id: "type", names: []string{"TYPE"}, word: true}, {id: "source", names: []string{"SOURCE"}},
+			{id: "description", names: []string{"DESCRIPTION"}}, {id: "restart", names: []string{"RESTART"}, word: true},
+		},
+		must: []string{"key", "value", "type"},
+		row:  []string{"key", "type"},
+	}
+	tables, _, err := parseTables(clean(out), spec)
+	if err != nil {
+		return nil, err
+	}
+	if len(tables) == 0 {
+		return nil, malformed("no settings in %d bytes", len(out))
+	}
+	list := []Setting{}
+	for _, t := range tables {
+		for _, row := range t.rows {
+			s := Setting{
+				Key: row.text("key"), Type: row.text("type"), Source: row.text("source"),
+				Description: row.text("description"), RequiresRestart: row.text("restart") == "yes",
+			}
+			if !settingKey.MatchString(s.Key) {
+				return nil, malformed("setting %q", tailText(s.Key, 80))
+			}
+			s.Value = settingValue(s.Type, row.text("value"))
+			list = append(list, s)
+		}
+	}
+	return list, nil
+}
+
+func settingValue(typ, text string) any {
+	switch typ {
+	case "bool":
+		if b, err := strconv.ParseBool(text); err == nil {
+			return b
+		}
+	case "int", "float":
+		if f, err := strconv.ParseFloat(text, 64); err == nil {
+			return f
+		}
+	}
+	return text
+}
+
+// SetSetting changes a setting and reads it back. It acts within seconds, or after a daemon restart, as the returned
+// record says.
+func (c *Client) SetSetting(ctx context.Context, key, value string) (Setting, error) {
+	const op = "settings set"
+	if !settingKey.MatchString(key) || strings.HasPrefix(value, "-") {
+		return Setting{}, invalid(op, "key %q, value %q", key, value)
+	}
+	if _, err := c.change(ctx, op, "settings", "set", key, value); err != nil {
+		return Setting{}, err
+	}
+	s, err := c.Setting(ctx, key)
+	if err != nil {
+		return Setting{}, err
+	}
+	if got := fmt.Sprint(s.Value); c.readBack && got != value {
+		return s, &NotAppliedError{Op: op, Missing: []string{fmt.Sprintf("%s is %s (source %s)", key, got, s.Source)}}
+	}
+	return s, nil
+}
+
+// UnsetSetting takes a setting back to its default.
+func (c *Client) UnsetSetting(ctx context.Context, key string) error {
+	const op = "settings unset"
+	if !settingKey.MatchString(key) {
+		return invalid(op, "key %q", key)
+	}
+	_, err := c.change(ctx, op, "settings", "unset", key)
+	return err
+}

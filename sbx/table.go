@@ -1,0 +1,384 @@
+package sbx
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// This file reads the tables that sbx prints for people. They have changed layout several times, so a table is found by
+// its header, cells are assigned by where they start, and what does not fit is an error rather than a guess.
+
+// column is a column that a table may have, under any of its names.
+type column struct {
+	id    string
+	names []string // upper case
+	word  bool     // a cell never contains a space
+}
+
+// tableSpec describes one kind of table.
+type tableSpec struct {
+	columns []column
+	must    []string // ids without which a line is not this table's header
+	row     []string // ids that are filled in every row
+	more    string   // id whose cells may go on in further rows
+}
+
+// table is a header and its rows.
+type table struct {
+	title string // the line above the header, if it was one; such as "CUSTOM SECRETS"
+	ids   []string
+	rows  []tableRow
+}
+
+// tableRow is one row: the cells of the columns that the header has.
+type tableRow struct {
+	cells map[string]string
+	lines map[string][]string // continuation rows
+}
+
+func (r tableRow) text(id string) string {
+	if cell := r.cells[id]; cell != "-" { // "-" is sbx's blank
+		return cell
+	}
+	return ""
+}
+
+// list splits a cell at ", " and adds its continuation rows.
+func (r tableRow) list(id string) []string {
+	var out []string
+	add := func(cell string) {
+		for part := range strings.SplitSeq(cell, ", ") {
+			if part = strings.TrimSuffix(strings.TrimSpace(part), ","); part != "" && part != "-" {
+				out = append(out, part)
+			}
+		}
+	}
+	add(r.cells[id])
+	for _, line := range r.lines[id] {
+		add(line)
+	}
+	return out
+}
+
+// field is a stretch of a line between runs of two or more spaces. Positions count characters, as the programs that
+// pad tables do; wide counts terminal cells instead, for those that pad by width.
+type field struct {
+	text       string
+	start, end int
+	wide       int
+}
+
+// fields splits a line. A tab counts as two spaces.
+func fields(line string) []field {
+	var out []field
+	pos, wide := 0, 0
+	begin, beginPos, beginWide, lastEnd := -1, 0, 0, 0 // current field, byte and character positions
+	endByte := 0
+	spaces := 2 // a line may start with a field
+	flush := func() {
+		if begin >= 0 {
+			out = append(out, field{line[begin:endByte], beginPos, lastEnd, beginWide})
+			begin = -1
+		}
+	}
+	for i := 0; i < len(line); {
+		r, n := utf8.DecodeRuneInString(line[i:])
+		if r == ' ' || r == '\t' || r == '\u00a0' {
+			spaces++
+			if r == '\t' {
+				spaces++
+			}
+			if spaces >= 2 {
+				flush()
+			}
+		} else {
+			if begin < 0 {
+				begin, beginPos, beginWide = i, pos, wide
+			}
+			spaces = 0
+			endByte, lastEnd = i+n, pos+1
+		}
+		i += n
+		pos++
+		wide += runeWidth(r)
+	}
+	flush()
+	return out
+}
+
+// runeWidth is the number of terminal cells of r: two for East Asian wide characters and emoji, none for marks that
+// combine.
+func runeWidth(r rune) int {
+	switch {
+	case r < 0x300:
+		return 1
+	case r <= 0x36f, r >= 0x200b && r <= 0x200f, r >= 0xfe00 && r <= 0xfe0f:
+		return 0
+	case r >= 0x1100 && r <= 0x115f, r >= 0x2e80 && r <= 0xa4cf, r >= 0xac00 && r <= 0xd7a3, r >= 0xf900 && r <= 0xfaff,
+		r >= 0xfe30 && r <= 0xfe6f, r >= 0xff00 && r <= 0xff60, r >= 0xffe0 && r <= 0xffe6,
+		r >= 0x1f300 && r <= 0x1f64f, r >= 0x1f900 && r <= 0x1f9ff, r >= 0x20000 && r <= 0x3fffd:
+		return 2
+	}
+	return 1
+}
+
+// header is a recognised header line.
+type header struct {
+	spec    tableSpec
+	columns []headerColumn
+}
+
+type headerColumn struct {
+	column
+	start int
+}
+
+// maxColumns bounds a header: sbx has at most 11, and the work on a row grows with the square of it.
+const maxColumns = 24
+
+func matchHeader(line string, specs []tableSpec) *header {
+	cells := fields(line)
+	if len(cells) < 2 || len(cells) > maxColumns {
+		return nil
+	}
+next:
+	for _, spec := range specs {
+		h := &header{spec: spec}
+		seen := map[string]bool{}
+		for _, cell := range cells {
+			name := strings.ToUpper(cell.text)
+			if name != cell.text {
+				continue next // headers are upper case in every version
+			}
+			c := column{id: name}
+			for _, known := range spec.columns {
+				for _, alias := range known.names {
+					if alias == name {
+						c = known
+					}
+				}
+			}
+			if seen[c.id] {
+				continue next
+			}
+			seen[c.id] = true
+			h.columns = append(h.columns, headerColumn{c, cell.start})
+		}
+		for _, id := range spec.must {
+			if !seen[id] {
+				continue next
+			}
+		}
+		return h
+	}
+	return nil
+}
+
+// parseTables finds the tables of the given kinds in cleaned text. Lines that belong to none are returned as notes. It is
+// linear in the text.
+func parseTables(text string, specs ...tableSpec) (tables []table, notes []string, err error) {
+	var h *header
+	var last *tableRow
+	title := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, " \t\n")
+		trimmed := strings.TrimSpace(line)
+		if trimmed == "" {
+			continue
+		}
+		if next := matchHeader(line, specs); next != nil {
+			h, last = next, nil
+			t := table{title: title}
+			for _, c := range h.columns {
+				t.ids = append(t.ids, c.id)
+			}
+			tables = append(tables, t)
+			title = ""
+			continue
+		}
+		if isTitle(trimmed) && (h == nil || len(h.columns) > 1) {
+			title, h, last = trimmed, nil, nil
+			notes = append(notes, trimmed)
+			continue
+		}
+		title = ""
+		if h == nil || isWarning(trimmed) || isPreamble(trimmed) || hasErrorPrefix(trimmed) || isProse(line, h) {
+			notes = append(notes, trimmed)
+			continue
+		}
+		cells, ok := assign(line, h)
+		if !ok {
+			return nil, notes, malformed("a row of %d characters does not fit its header", len(line))
+		}
+		current := &tables[len(tables)-1]
+		if cells[h.columns[0].id] == "" && last != nil && onlyContinues(cells, h.spec) {
+			if last.lines == nil {
+				last.lines = map[string][]string{}
+			}
+			last.lines[h.spec.more] = append(last.lines[h.spec.more], cells[h.spec.more])
+			continue
+		}
+		for _, id := range h.spec.row {
+			if cells[id] == "" {
+				return nil, notes, malformed("a row has nothing under %q", id)
+			}
+		}
+		current.rows = append(current.rows, tableRow{cells: cells})
+		last = &current.rows[len(current.rows)-1]
+	}
+	return tables, notes, nil
+}
+
+// isTitle recognises a line that names the table below it: several upper-case words and nothing else.
+func isTitle(line string) bool {
+	if len(line) > 60 || !strings.Contains(line, " ") || strings.Contains(line, "  ") {
+		return false
+	}
+	for i := range len(line) {
+		if c := line[i]; c != ' ' && (c < 'A' || c > 'Z') {
+			return false
+		}
+	}
+	return true
+}
+
+// isProse recognises a sentence: text at the start of the line, words separated by single spaces throughout. A row has at
+// least two cells with a run of spaces between them.
+func isProse(line string, h *header) bool {
+	if len(h.columns) < 3 {
+		return false
+	}
+	cells := fields(line)
+	return len(cells) == 1 && cells[0].start < h.columns[1].start
+}
+
+func onlyContinues(cells map[string]string, spec tableSpec) bool {
+	if spec.more == "" || cells[spec.more] == "" {
+		return false
+	}
+	for id, cell := range cells {
+		if id != spec.more && cell != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// assign gives each field of a row to a column. A field that starts where a column does belongs to it. A cell that runs
+// past the start of its neighbour moves the rest of the row to the right; then the moved starts count, and failing that
+// the order.
+func assign(line string, h *header) (map[string]string, bool) {
+	row := fields(line)
+	cells := make(map[string]string, len(h.columns))
+	for _, wide := range []bool{false, true} {
+		clear(cells)
+		if assignAligned(row, h, cells, wide) {
+			return cells, true
+		}
+	}
+	clear(cells)
+	if assignShifted(row, h, cells) {
+		return cells, true
+	}
+	clear(cells)
+	split := splitWords(row, h)
+	if len(split) != len(h.columns) {
+		return nil, false
+	}
+	for i, f := range split {
+		if !fits(f.text, h.columns[i]) {
+			return nil, false
+		}
+		cells[h.columns[i].id] = f.text
+	}
+	return cells, true
+}
+
+func fits(text string, c headerColumn) bool { return !c.word || !strings.ContainsAny(text, " \u00a0") }
+
+// assignAligned succeeds if every field starts exactly at a column and ends before the next field's column.
+func assignAligned(row []field, h *header, cells map[string]string, wide bool) bool {
+	j := 0
+	for _, f := range row {
+		start := f.start
+		if wide {
+			start = f.wide
+		}
+		for j < len(h.columns) && h.columns[j].start < start {
+			j++
+		}
+		if j == len(h.columns) || h.columns[j].start != start || !fits(f.text, h.columns[j]) {
+			return false
+		}
+		cells[h.columns[j].id] = f.text
+		j++
+	}
+	return true
+}
+
+// assignShifted follows rows in which a cell was too long for its column.
+func assignShifted(row []field, h *header, cells map[string]string) bool {
+	row = splitWords(row, h)
+	shift, j, prevEnd := 0, 0, 0
+	for i, f := range row {
+		k := j
+		for k < len(h.columns) && h.columns[k].start+shift < f.start {
+			k++
+		}
+		aligned := k < len(h.columns) && h.columns[k].start+shift == f.start
+		if !aligned {
+			// Only a cell that ran past its column's end may move what follows.
+			if i == 0 || j >= len(h.columns) || prevEnd < h.columns[j].start+shift-1 {
+				return false
+			}
+			k = j
+			for try := j; try < len(h.columns); try++ {
+				if restAligned(row[i:], h.columns[try:], f.start-h.columns[try].start) {
+					k = try
+					break
+				}
+			}
+			shift = f.start - h.columns[k].start
+		}
+		if !fits(f.text, h.columns[k]) {
+			return false
+		}
+		cells[h.columns[k].id] = f.text
+		j, prevEnd = k+1, f.end
+	}
+	return true
+}
+
+// restAligned reports whether all fields start at columns moved by shift.
+func restAligned(row []field, columns []headerColumn, shift int) bool {
+	j := 0
+	for _, f := range row {
+		for j < len(columns) && columns[j].start+shift < f.start {
+			j++
+		}
+		if j == len(columns) || columns[j].start+shift != f.start || !fits(f.text, columns[j]) {
+			return false
+		}
+		j++
+	}
+	return len(row) > 0
+}
+
+// splitWords splits fields at single spaces as long as they stand at columns that hold one word: an overlong cell may
+// leave one space only before its neighbour.
+func splitWords(row []field, h *header) []field {
+	out := make([]field, 0, len(h.columns))
+	for _, f := range row {
+		for len(out) < len(h.columns) && h.columns[len(out)].word {
+			word, rest, found := strings.Cut(f.text, " ")
+			if !found {
+				break
+			}
+			n := utf8.RuneCountInString(word)
+			out = append(out, field{word, f.start, f.start + n, f.wide})
+			f = field{rest, f.start + n + 1, f.end, f.wide + n + 1}
+		}
+		out = append(out, f)
+	}
+	return out
+}
