@@ -1,0 +1,102 @@
+package command
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sbxpair/sbxpair/engine"
+	"github.com/sbxpair/sbxpair/engine/rules"
+)
+
+// lsRow is a sandbox in "ls --json": sbx 0.47's keys, and isolation.
+type lsRow struct {
+	Name       string    `json:"name"`
+	ID         string    `json:"id"`
+	Agent      string    `json:"agent"`
+	Status     string    `json:"status"`
+	CreatedAt  time.Time `json:"created_at"`
+	LastUsedAt time.Time `json:"last_used_at"`
+	Workspaces []string  `json:"workspaces"`
+	Isolation  string    `json:"isolation"`
+}
+
+func newLsCmd(a *app) *cobra.Command {
+	var asJSON, quiet bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List sandboxes",
+		Args:  usage(cobra.NoArgs),
+		RunE:  func(*cobra.Command, []string) error { return runLs(a, asJSON, quiet) },
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only")
+	return cmd
+}
+
+func runLs(a *app, asJSON, quiet bool) error {
+	e, err := a.engine()
+	if err != nil {
+		return err
+	}
+	list, err := e.List()
+	if err != nil {
+		return err // half a list would read as a whole one
+	}
+	switch {
+	case asJSON:
+		rows := make([]lsRow, 0, len(list))
+		for _, r := range list {
+			rows = append(rows, lsRow{r.Name, r.ID, r.Agent, status(r), seconds(r.CreatedAt), seconds(r.LastUsedAt), workspaces(r), r.Isolation})
+		}
+		return a.printJSON(struct {
+			Sandboxes []lsRow `json:"sandboxes"`
+		}{rows})
+	case quiet:
+		for _, r := range list {
+			fmt.Fprintln(a.Stdout, r.Name)
+		}
+	case len(list) == 0:
+		fmt.Fprintln(a.Stdout, "No sandboxes found.")
+	default:
+		rows := [][]string{{"SANDBOX", "AGENT", "STATUS", "PORTS", "WORKSPACE"}}
+		for _, r := range list {
+			rows = append(rows, []string{r.Name, r.Agent, status(r), "", workspaceText(r)})
+		}
+		fmt.Fprint(a.Stdout, rules.Table(rows))
+	}
+	return nil
+}
+
+// status is the state as sbx words it: a sandbox whose process is gone is a stopped one.
+func status(r engine.Record) string {
+	if r.Lost() {
+		return string(engine.Stopped)
+	}
+	return string(r.Status)
+}
+
+func seconds(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
+
+func workspaces(r engine.Record) []string {
+	list := make([]string, 0, len(r.Workspaces))
+	for _, w := range r.Workspaces {
+		list = append(list, w.Path)
+	}
+	return list
+}
+
+func workspaceText(r engine.Record) string {
+	text := ""
+	for i, w := range r.Workspaces {
+		if i > 0 {
+			text += ", "
+		}
+		text += w.Path
+		if w.ReadOnly {
+			text += ":ro"
+		}
+	}
+	return text
+}

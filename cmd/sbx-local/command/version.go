@@ -1,0 +1,60 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sbxpair/sbxpair/engine"
+)
+
+type clientVersion struct {
+	Version       string `json:"version"`
+	Revision      string `json:"revision"`
+	Engine        string `json:"engine"`
+	EngineVersion string `json:"engine_version"`
+	Isolation     string `json:"isolation"`
+}
+
+type serverVersion struct {
+	State    string `json:"state"`
+	Version  string `json:"version,omitempty"`
+	Revision string `json:"revision,omitempty"`
+}
+
+func newVersionCmd(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show the version",
+		Args:  usage(cobra.NoArgs),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runVersion(cmd.Context(), a, asJSON) },
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func runVersion(ctx context.Context, a *app, asJSON bool) error {
+	if !asJSON {
+		fmt.Fprintf(a.Stdout, "sbx version: %s %s\n", Version, a.Revision)
+		return nil
+	}
+	iso := engine.Engine{Rootless: os.Geteuid() != 0}
+	doc := struct {
+		Client clientVersion `json:"client"`
+		Server serverVersion `json:"server"`
+	}{
+		clientVersion{Version, a.Revision, "sbx-local", a.Version, iso.Isolation()},
+		serverVersion{State: "stopped"},
+	}
+	e, err := a.engine()
+	if err != nil {
+		return err
+	}
+	if _, err := e.DaemonHealth(ctx); err == nil {
+		doc.Server = serverVersion{"running", Version, a.Revision}
+	}
+	return a.printJSON(doc)
+}

@@ -1,0 +1,206 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// daemonTimeout bounds the start of a daemon, and a single request to it.
+const daemonTimeout = 15 * time.Second
+
+// DaemonStatus is what a running daemon says of itself.
+type DaemonStatus struct {
+	PID       int       `json:"pid"`
+	Version   string    `json:"version"`
+	StartedAt time.Time `json:"started_at"`
+	Sandboxes int       `json:"sandboxes"` // with an open socket
+	Sessions  int       `json:"sessions"`
+	// SessionsOf counts the sessions of each sandbox, by id.
+	SessionsOf map[string]int `json:"sessions_of,omitempty"`
+}
+
+func (e *Engine) httpClient() *http.Client {
+	return &http.Client{Timeout: daemonTimeout, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", e.State.DaemonSocket())
+		},
+	}}
+}
+
+func (e *Engine) request(ctx context.Context, method, path string, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://daemon"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := e.httpClient().Do(req)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDaemon, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusServiceUnavailable { // it is leaving
+		return fmt.Errorf("%w: it is shutting down", ErrDaemon)
+	}
+	if resp.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+		return fmt.Errorf("daemon: %s: %s", resp.Status, body)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.NewDecoder(resp.Body).Decode(out)
+}
+
+// DaemonHealth asks the daemon; the error matches ErrDaemon if none runs. It starts none.
+func (e *Engine) DaemonHealth(ctx context.Context) (DaemonStatus, error) {
+	var s DaemonStatus
+	err := e.request(ctx, http.MethodGet, "/health", &s)
+	return s, err
+}
+
+// DaemonShutdown ends the daemon; sandboxes stay, without a way out until a daemon runs again. It returns when the daemon's
+// socket is gone.
+func (e *Engine) DaemonShutdown(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	if err := e.request(ctx, http.MethodPost, "/shutdown", nil); err != nil {
+		return err
+	}
+	for {
+		if _, err := os.Stat(e.State.DaemonSocket()); errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err := pause(ctx, 2*time.Millisecond); err != nil {
+			return fmt.Errorf("daemon does not end: %w", err)
+		}
+	}
+}
+
+// notify lets a running daemon look at the records; none is started for it, and it looks by itself every few seconds.
+func (e *Engine) notify(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	if err := e.request(ctx, http.MethodPost, "/sync", nil); err != nil && !errors.Is(err, ErrDaemon) {
+		e.logger().Warn("daemon could not look at the sandboxes", "err", err)
+	}
+}
+
+// EnsureDaemon starts the state's daemon if none answers.
+func (e *Engine) EnsureDaemon(ctx context.Context) error {
+	s, err := e.session(ctx, "", "")
+	if err != nil {
+		return err
+	}
+	s.Close()
+	return nil
+}
+
+// A Session keeps the daemon alive while a command needs it. A session of an exec also tells the daemon what to kill in
+// the sandbox should this process end without closing it.
+type Session struct {
+	e    *Engine
+	conn net.Conn
+}
+
+// Session opens a session, starting the daemon if none runs.
+func (e *Engine) Session(ctx context.Context) (*Session, error) { return e.session(ctx, "", "") }
+
+// session opens a session for the exec with the given mark in the sandbox, or for none.
+func (e *Engine) session(ctx context.Context, sandbox, mark string) (*Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	var starter *exec.Cmd
+	ended := make(chan error, 1)
+	for {
+		conn, err := e.openSession(ctx, sandbox, mark)
+		if err == nil {
+			return &Session{e, conn}, nil
+		}
+		if len(e.DaemonArgs) == 0 || !errors.Is(err, ErrDaemon) {
+			return nil, err
+		}
+		if starter == nil {
+			if starter, err = e.startDaemon(); err != nil {
+				return nil, fmt.Errorf("start the daemon: %w", err)
+			}
+			go func() { ended <- starter.Wait() }()
+		}
+		select {
+		case <-ended: // it lost against another one, or failed; its log says which
+			starter = nil
+			ended = make(chan error, 1)
+		default:
+		}
+		if err := pause(ctx, 3*time.Millisecond); err != nil {
+			return nil, fmt.Errorf("%w within %v, check logs at: %s", ErrDaemon, daemonTimeout, e.State.DaemonLog())
+		}
+	}
+}
+
+// startDaemon starts a daemon that outlives this process and has none of its streams.
+func (e *Engine) startDaemon() (*exec.Cmd, error) {
+	cmd := exec.Command(e.Self, e.DaemonArgs...)
+	cmd.Args[0] = "sbx-local"
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd, cmd.Start()
+}
+
+// openSession asks for a session and waits for the answer: only then does the daemon promise to stay.
+func (e *Engine) openSession(ctx context.Context, sandbox, mark string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", e.State.DaemonSocket())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDaemon, err)
+	}
+	deadline, _ := ctx.Deadline()
+	conn.SetDeadline(deadline)
+	fmt.Fprintf(conn, "POST /session HTTP/1.1\r\nHost: daemon\r\nConnection: Upgrade\r\nUpgrade: session\r\nX-Sandbox: %s\r\nX-Mark: %s\r\n\r\n", sandbox, mark)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("%w: %w", ErrDaemon, err)
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		conn.Close()
+		return nil, fmt.Errorf("%w: %s", ErrDaemon, resp.Status)
+	}
+	conn.SetDeadline(time.Time{})
+	return conn, nil
+}
+
+// Sync returns when the daemon has a socket open for every sandbox that runs or is about to.
+func (s *Session) Sync(ctx context.Context) error {
+	return s.e.request(ctx, http.MethodPost, "/sync", nil)
+}
+
+// Close ends the session in order: nothing is killed.
+func (s *Session) Close() {
+	io.WriteString(s.conn, sessionDone)
+	s.conn.Close()
+}
+
+// sessionDone is what a session says at its orderly end.
+const sessionDone = "done\n"
+
+// pause waits, or returns the context's cause.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,107 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sbxpair/sbxpair/engine/tarball"
+)
+
+// CopyIn copies a file or folder of the host into the sandbox, as docker cp decides where to. follow copies what a link at
+// src leads to; links below stay links.
+func (e *Engine) CopyIn(ctx context.Context, r Record, src, dst string, follow bool) error {
+	contents := strings.HasSuffix(src, "/.") || src == "."
+	clean := filepath.Clean(src)
+	base := filepath.Base(clean)
+	if follow {
+		real, err := filepath.EvalSymlinks(clean)
+		if err != nil {
+			return err
+		}
+		clean = real
+	}
+	fi, err := os.Lstat(clean)
+	if err != nil {
+		return err
+	}
+	if strings.HasSuffix(src, "/") && !fi.IsDir() {
+		return fmt.Errorf("%s is not a directory", src)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	read, write := io.Pipe()
+	go func() {
+		err := tarball.Write(write, clean)
+		write.CloseWithError(err)
+		if err != nil {
+			cancel(err) // the helper must not take a cut archive for a whole one
+		}
+	}()
+	defer read.Close()
+	mode := "into"
+	if contents {
+		mode = "contents"
+	}
+	return e.copyHelper(ctx, r, read, nil, "put", dst, base, mode)
+}
+
+// CopyOut copies a file or folder of the sandbox to the host, as docker cp decides where to. The archive is hostile: what
+// it holds lands below dst and nowhere else.
+func (e *Engine) CopyOut(ctx context.Context, r Record, src, dst string, follow bool) error {
+	contents := strings.HasSuffix(src, "/.")
+	mode := "keep"
+	if follow {
+		mode = "follow"
+	}
+	read, write := io.Pipe()
+	defer read.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	helped := make(chan error, 1)
+	go func() {
+		err := e.copyHelper(ctx, r, nil, write, "get", src, mode)
+		write.CloseWithError(err)
+		helped <- err
+	}()
+	err := func() error {
+		tr, err := tarball.NewReader(read)
+		if err != nil {
+			return err
+		}
+		if err := tarball.Place(tr, dst, filepath.Base(filepath.Clean(src)), contents); err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, read)
+		return err
+	}()
+	if err != nil {
+		read.CloseWithError(err)
+		cancel()
+	}
+	if helpErr := <-helped; helpErr != nil && !errors.Is(helpErr, context.Canceled) {
+		return helpErr
+	}
+	return err
+}
+
+func (e *Engine) copyHelper(ctx context.Context, r Record, stdin io.Reader, stdout io.Writer, args ...string) error {
+	session, err := e.Session(ctx)
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	e.touch(r.Name)
+	res, err := e.helper(ctx, r, stdin, stdout, args...)
+	if err != nil {
+		return err
+	}
+	if res.code != 0 {
+		return errors.New(strings.TrimSpace(res.stderr))
+	}
+	return nil
+}

@@ -1,0 +1,387 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+	"golang.org/x/sys/unix"
+)
+
+// ErrDaemonRuns matches the error of a second daemon on one state.
+var ErrDaemonRuns = errors.New("a daemon is already running for this state folder")
+
+// ProxyFunc serves the egress proxy of one sandbox on l until ctx is done.
+type ProxyFunc func(ctx context.Context, l net.Listener, r Record) error
+
+// A Daemon owns the sockets of a state: its own, and one for each sandbox that runs.
+type Daemon struct {
+	Engine  *Engine
+	Proxy   ProxyFunc
+	Version string
+	// Idle ends the daemon when no sandbox runs and no session is open for so long; 0: it stays until it is told.
+	Idle time.Duration
+
+	mu       sync.Mutex
+	closing  bool
+	started  time.Time
+	lastBusy time.Time
+	sessions map[string]int // open sessions by sandbox id; "" for those of no sandbox
+	proxies  map[string]*proxy
+	work     sync.WaitGroup
+	stop     context.CancelFunc
+}
+
+type proxy struct {
+	record   Record
+	listener net.Listener
+	cancel   context.CancelFunc
+}
+
+const (
+	lookEvery    = time.Second     // between looks at the records that nobody asked for
+	lockPatience = 5 * time.Second // for a daemon that is just leaving
+	killTimeout  = 10 * time.Second
+)
+
+// Run serves until ctx is done, a shutdown is asked for, or the daemon is idle. ready is called when the socket answers.
+// The error matches ErrDaemonRuns if another daemon has the state.
+func (d *Daemon) Run(ctx context.Context, ready func()) error {
+	st := d.Engine.State
+	if err := os.MkdirAll(filepath.Dir(st.daemonLock()), 0o700); err != nil {
+		return err
+	}
+	lock := flock.New(st.daemonLock())
+	wait, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	if d.Idle == 0 {
+		if ok, err := lock.TryLock(); err != nil {
+			return err
+		} else if !ok {
+			if _, err := d.Engine.DaemonHealth(ctx); err == nil {
+				return ErrDaemonRuns
+			}
+		}
+	}
+	for !lock.Locked() {
+		if ok, err := lock.TryLock(); err != nil {
+			return err
+		} else if ok {
+			break
+		}
+		if _, err := d.Engine.DaemonHealth(wait); err == nil {
+			return ErrDaemonRuns
+		}
+		if pause(wait, 5*time.Millisecond) != nil {
+			return ErrDaemonRuns
+		}
+	}
+	defer lock.Unlock()
+	return d.serve(ctx, ready)
+}
+
+func (d *Daemon) serve(ctx context.Context, ready func()) error {
+	ctx, d.stop = context.WithCancel(ctx)
+	defer d.stop()
+	d.started, d.lastBusy = time.Now().UTC(), time.Now()
+	d.sessions, d.proxies = map[string]int{}, map[string]*proxy{}
+
+	socket := d.Engine.State.DaemonSocket()
+	ln, err := listenUnix(socket)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(socket)
+	d.sync(ctx)
+	srv := &http.Server{Handler: d.handler(ctx), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(d.Engine.logger().Handler(), slog.LevelWarn)}
+	d.work.Go(func() { d.watch(ctx) })
+	d.work.Go(func() {
+		<-ctx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		srv.Shutdown(grace)
+	})
+	if ready != nil {
+		ready()
+	}
+	err = srv.Serve(peerListener{ln})
+	d.stop()
+	d.mu.Lock()
+	d.closing = true
+	for id := range d.proxies {
+		d.close(id)
+	}
+	d.mu.Unlock()
+	d.work.Wait()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// listenUnix replaces a socket that a dead process left.
+func listenUnix(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return ln, os.Chmod(path, 0o600)
+}
+
+// A peerListener accepts connections of this user's processes only; root may do anything anyway.
+type peerListener struct{ net.Listener }
+
+func (l peerListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if uid, err := peerUID(conn); err == nil && (uid == os.Getuid() || uid == 0) {
+			return conn, nil
+		}
+		conn.Close()
+	}
+}
+
+func peerUID(conn net.Conn) (int, error) {
+	uc, ok := conn.(*net.UnixConn)
+	if !ok {
+		return 0, errors.New("not a unix socket")
+	}
+	raw, err := uc.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var sockErr error
+	if err := raw.Control(func(fd uintptr) { cred, sockErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return 0, err
+	}
+	if sockErr != nil {
+		return 0, sockErr
+	}
+	return int(cred.Uid), nil
+}
+
+func (d *Daemon) handler(ctx context.Context) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(d.status())
+	})
+	mux.HandleFunc("POST /sync", func(w http.ResponseWriter, _ *http.Request) {
+		if !d.busy() {
+			http.Error(w, "shutting down", http.StatusServiceUnavailable)
+			return
+		}
+		if err := d.sync(ctx); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	})
+	mux.HandleFunc("POST /shutdown", func(w http.ResponseWriter, _ *http.Request) {
+		d.Engine.logger().Info("daemon asked to stop")
+		w.WriteHeader(http.StatusOK)
+		d.stop()
+	})
+	mux.HandleFunc("POST /session", func(w http.ResponseWriter, r *http.Request) { d.session(ctx, w, r) })
+	return mux
+}
+
+func (d *Daemon) status() DaemonStatus {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := DaemonStatus{PID: os.Getpid(), Version: d.Version, StartedAt: d.started, Sandboxes: len(d.proxies), SessionsOf: maps.Clone(d.sessions)}
+	for _, n := range d.sessions {
+		s.Sessions += n
+	}
+	return s
+}
+
+// busy notes that somebody needs the daemon, and reports false if it is leaving.
+func (d *Daemon) busy() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lastBusy = time.Now()
+	return !d.closing
+}
+
+// session holds the connection until the client ends it. The answer is sent only when the session counts, so that a
+// client that got it knows that the daemon stays.
+func (d *Daemon) session(ctx context.Context, w http.ResponseWriter, r *http.Request) {
+	sandbox, mark := r.Header.Get("X-Sandbox"), r.Header.Get("X-Mark")
+	hj, ok := w.(http.Hijacker)
+	if !ok {
+		http.Error(w, "cannot hold a session", http.StatusInternalServerError)
+		return
+	}
+	d.mu.Lock()
+	if d.closing {
+		d.mu.Unlock()
+		http.Error(w, "shutting down", http.StatusServiceUnavailable)
+		return
+	}
+	d.sessions[sandbox]++
+	d.work.Add(1)
+	d.mu.Unlock()
+	defer d.work.Done()
+	defer d.endSession(sandbox)
+	conn, rw, err := hj.Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	conn.SetDeadline(time.Time{})
+	io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: session\r\n\r\n")
+	line, err := rw.Reader.ReadString('\n')
+	if err == nil && line == sessionDone || ctx.Err() != nil || mark == "" {
+		return
+	}
+	d.Engine.logger().Info("client of an exec is gone, ending its processes", "sandbox", sandbox, "exec", mark)
+	if err := d.kill(ctx, sandbox, mark); err != nil {
+		d.Engine.logger().Warn("could not end the processes of an exec", "sandbox", sandbox, "exec", mark, "err", err)
+	}
+}
+
+func (d *Daemon) endSession(sandbox string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sessions[sandbox]--; d.sessions[sandbox] <= 0 {
+		delete(d.sessions, sandbox)
+	}
+	d.lastBusy = time.Now()
+}
+
+// kill ends what the exec with the mark left in the sandbox.
+func (d *Daemon) kill(ctx context.Context, id, mark string) error {
+	list, err := d.Engine.List()
+	if err != nil {
+		return err
+	}
+	for _, r := range list {
+		if r.ID == id && r.Status == Running {
+			return d.Engine.killExec(ctx, r, mark)
+		}
+	}
+	return nil
+}
+
+// watch looks at the records now and then, for commands that died before they told, and ends an idle daemon.
+func (d *Daemon) watch(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := d.sync(ctx); err != nil {
+			d.Engine.logger().Warn("could not look at the sandboxes", "err", err)
+			continue
+		}
+		if d.leave() {
+			d.Engine.logger().Info("no sandbox runs, daemon ends")
+			d.stop()
+			return
+		}
+	}
+}
+
+// leave decides to end, under the same lock that a new session takes: either the session comes first and the daemon
+// stays, or the client is turned away and starts another daemon, which waits for our lock file.
+func (d *Daemon) leave() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.Idle == 0 || len(d.proxies) > 0 || len(d.sessions) > 0 || time.Since(d.lastBusy) < d.Idle {
+		return false
+	}
+	d.closing = true
+	return true
+}
+
+// sync makes the proxies match the records: one for each sandbox that runs or is about to.
+func (d *Daemon) sync(ctx context.Context) error {
+	list, listErr := d.Engine.List()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing {
+		return nil
+	}
+	want := map[string]Record{}
+	for _, r := range list {
+		if r.Status != Stopped && !r.Lost() {
+			want[r.ID] = r
+		}
+	}
+	if listErr == nil { // with a record unreadable, closing what we do not see would cut off a sandbox
+		for id := range d.proxies {
+			if _, ok := want[id]; !ok {
+				d.close(id)
+			}
+		}
+	}
+	errs := []error{listErr}
+	for id, r := range want {
+		if _, ok := d.proxies[id]; ok && socketThere(d.Engine.State.proxySocket(id)) {
+			continue
+		}
+		d.close(id)
+		errs = append(errs, d.open(ctx, r))
+	}
+	return errors.Join(errs...)
+}
+
+func socketThere(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func (d *Daemon) open(ctx context.Context, r Record) error {
+	if err := ownDir(d.Engine.State.ProxyDir(r.ID)); err != nil {
+		return err
+	}
+	ln, err := listenUnix(d.Engine.State.proxySocket(r.ID))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	d.proxies[r.ID] = &proxy{r, ln, cancel}
+	d.work.Go(func() {
+		defer ln.Close()
+		if err := d.Proxy(ctx, ln, r); err != nil && ctx.Err() == nil {
+			d.Engine.logger().Error("egress proxy ended", "sandbox", r.Name, "err", err)
+			d.mu.Lock()
+			if p, ok := d.proxies[r.ID]; ok && p.listener == ln {
+				delete(d.proxies, r.ID) // the next look opens it again
+			}
+			d.mu.Unlock()
+		}
+	})
+	return nil
+}
+
+// close ends the proxy of a sandbox; the caller holds the mutex.
+func (d *Daemon) close(id string) {
+	if p, ok := d.proxies[id]; ok {
+		p.cancel()
+		p.listener.Close()
+		delete(d.proxies, id)
+	}
+}

@@ -1,0 +1,206 @@
+package egress
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sbxpair/sbxpair/engine/rules"
+	"github.com/sbxpair/sbxpair/policy"
+)
+
+// A client is one connection from a sandbox, or what is inside a CONNECT whose TLS ends here.
+type client struct {
+	*session
+	c  net.Conn
+	br *bufio.Reader
+	// inner is the CONNECT target; nil on the outer connection, which speaks proxy form.
+	inner *target
+	tls   bool // the inner connection is TLS
+}
+
+func (s *session) serve(ctx context.Context, c net.Conn) {
+	cl := &client{session: s, c: c, br: bufio.NewReaderSize(c, maxHead)}
+	cl.loop(ctx)
+}
+
+// turnAway answers one connection over the limit.
+func (s *session) turnAway(c net.Conn) {
+	cl := &client{session: s, c: c, br: bufio.NewReaderSize(c, maxHead)}
+	c.SetDeadline(time.Now().Add(time.Second))
+	cl.page(nil, http.StatusServiceUnavailable, fmt.Sprintf("Too many connections from this sandbox (limit %d).\n", s.maxConns))
+	cl.lingerClose()
+}
+
+// loop serves requests one after the other until the connection is to be closed.
+func (cl *client) loop(ctx context.Context) {
+	for ctx.Err() == nil {
+		req, err := readRequest(cl.c, cl.br)
+		if err != nil {
+			cl.refuseHead(err)
+			return
+		}
+		if !cl.one(ctx, req) {
+			return
+		}
+	}
+}
+
+// refuseHead answers a request that cannot be read; a connection that just ended gets nothing.
+func (cl *client) refuseHead(err error) {
+	bad, ok := errors.AsType[*headError](err)
+	if !ok {
+		return
+	}
+	if cl.inner != nil {
+		cl.record(*cl.inner, rules.Entry{Type: rules.Forward, Kind: "protocol", Reason: "Malformed request: " + bad.why})
+	} else {
+		cl.logger.Warn("malformed request to the proxy", "sandbox", cl.sandbox, "reason", bad.why)
+	}
+	cl.page(nil, bad.status, "Refused by the proxy: "+bad.why+".\n")
+	cl.lingerClose()
+}
+
+// one serves one request and reports whether the connection can take another.
+func (cl *client) one(ctx context.Context, req *http.Request) bool {
+	if req.Method == http.MethodConnect {
+		if cl.inner != nil {
+			return cl.page(req, http.StatusBadRequest, "Refused by the proxy: CONNECT inside CONNECT.\n")
+		}
+		cl.connect(ctx, req)
+		return false
+	}
+	t, secure, why := cl.address(req)
+	if why != nil {
+		if !t.host.IsZero() {
+			cl.record(t, rules.Entry{Type: rules.Forward, Kind: "protocol", Reason: why.reason, Method: req.Method})
+		}
+		return cl.page(req, why.status, why.reason+".\n")
+	}
+	return cl.forward(ctx, req, t, secure)
+}
+
+// A refusal is why the proxy itself, not a rule about the host, stops something.
+type refusal struct {
+	status int
+	kind   string // of the log: "protocol", "credential"
+	reason string
+}
+
+func (r *refusal) Error() string { return r.reason }
+
+// address tells where a request goes, from its own form and from the CONNECT around it; both must agree.
+func (cl *client) address(req *http.Request) (t target, secure bool, why *refusal) {
+	refuse := func(status int, reason string) (target, bool, *refusal) {
+		return t, false, &refusal{status, "protocol", reason}
+	}
+	if cl.inner != nil {
+		t = *cl.inner
+		scheme := "http"
+		if cl.tls {
+			scheme = "https"
+		}
+		if req.URL.IsAbs() && !strings.EqualFold(req.URL.Scheme, scheme) {
+			return refuse(http.StatusBadRequest, "Scheme of the request does not match its connection")
+		}
+		if req.URL.User != nil {
+			return refuse(http.StatusBadRequest, "User name in the request target")
+		}
+		// net/http has put the authority of an absolute target into Host; a differing header was dropped by it.
+		host, port, err := policy.ParseHostPort(req.Host, t.port)
+		if err != nil || host != t.host || port != t.port {
+			return refuse(http.StatusForbidden, "Host header does not match the CONNECT target")
+		}
+		return t, cl.tls, nil
+	}
+	if !req.URL.IsAbs() || req.URL.Host == "" {
+		return refuse(http.StatusBadRequest, "This is a proxy; send the request in proxy form or use CONNECT")
+	}
+	fallback := uint16(80)
+	switch strings.ToLower(req.URL.Scheme) {
+	case "http":
+	case "https":
+		fallback = 443
+	default:
+		return refuse(http.StatusBadRequest, "Only http and https are carried")
+	}
+	if req.URL.User != nil {
+		return refuse(http.StatusBadRequest, "User name in the request target")
+	}
+	host, port, err := policy.ParseHostPort(req.URL.Host, fallback)
+	if err != nil {
+		return refuse(http.StatusBadRequest, "Host of the request target is malformed")
+	}
+	t = cl.target(host, port)
+	if why := t.unservable(); why != nil {
+		return t, false, why
+	}
+	return t, fallback == 443, nil
+}
+
+// unservable refuses targets that no rule is asked about.
+func (t target) unservable() *refusal {
+	switch {
+	case t.isSelf():
+		return &refusal{http.StatusForbidden, "protocol", "The proxy does not connect to itself"}
+	case t.isSandboxLocal():
+		return &refusal{http.StatusForbidden, "protocol", "localhost is the sandbox itself; the host's loopback is " + policy.HostAlias}
+	}
+	return nil
+}
+
+// page answers with a text and reports whether the connection can take another request.
+func (cl *client) page(req *http.Request, status int, text string) bool {
+	keep := req != nil && !req.Close && (req.Body == nil || req.Body == http.NoBody)
+	var b strings.Builder
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\nContent-Length: %d\r\nContent-Type: text/plain\r\n", status, http.StatusText(status), len(text))
+	if !keep {
+		b.WriteString("Connection: close\r\n")
+	}
+	b.WriteString("\r\n")
+	if req == nil || req.Method != http.MethodHead {
+		b.WriteString(text)
+	}
+	cl.c.SetWriteDeadline(time.Now().Add(headTimeout))
+	if _, err := io.WriteString(cl.c, b.String()); err != nil {
+		return false
+	}
+	if !keep {
+		cl.lingerClose()
+	}
+	return keep
+}
+
+// lingerClose ends the sending side and takes what the client still sends for a moment: closing at once would reset
+// the connection, and the client would never see the answer.
+func (cl *client) lingerClose() {
+	if w, ok := cl.c.(interface{ CloseWrite() error }); ok {
+		if w.CloseWrite() != nil {
+			return
+		}
+	}
+	cl.c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+	io.CopyN(io.Discard, cl.br, 1<<20)
+}
+
+// blockPage is the text for a denial (sbx 0.47 for a missing rule, the wording of 0.33 to 0.43 otherwise).
+func blockPage(t target, d policy.Decision) string {
+	host := t.rule.Join(t.port)
+	if d.Kind == policy.Implicit {
+		return "Approval required for " + host + ".\n\nReview and respond with:\n  sbx policy approval ls\n"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Blocked by network policy: domain %s\n", host)
+	if d.Rule != "" {
+		fmt.Fprintf(&b, "  rule: %s (domain, deny)\n", strconv.Quote(strings.TrimPrefix(d.Rule, "local:")))
+	}
+	fmt.Fprintf(&b, "  origin: local\n  detail: %s\n", d.Reason)
+	return b.String()
+}

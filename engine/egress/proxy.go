@@ -1,0 +1,285 @@
+package egress
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sbxpair/sbxpair/engine/rules"
+	"github.com/sbxpair/sbxpair/engine/vault"
+	"github.com/sbxpair/sbxpair/policy"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// Limits of the proxy.
+const (
+	dialTimeout      = 10 * time.Second
+	handshakeTimeout = 10 * time.Second
+	headTimeout      = 30 * time.Second // from the first byte of a request to the end of its header
+	firstByteTimeout = 10 * time.Second // after CONNECT, before a client that must speak first has spoken
+	idleTimeout      = 10 * time.Minute // without a byte in either direction
+	maxHead          = 32 << 10         // bytes of a request's line and header
+	maxResponseHead  = 256 << 10        // bytes of an answer's header
+	// DefaultMaxConns bounds the connections of one sandbox.
+	DefaultMaxConns = 512
+)
+
+// Gateway is the name under which a sandbox reaches the proxy (sbx 0.47).
+const Gateway = "gateway.docker.internal"
+
+// A Resolver looks names up; *net.Resolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Config is what a Proxy works with. Rules, Vault, CA and Log are needed.
+type Config struct {
+	Rules    *rules.Store
+	Vault    *vault.Store
+	CA       *CA
+	Log      *rules.Log
+	Logger   *slog.Logger   // nil: none
+	Roots    *x509.CertPool // trusted for servers; nil: the system's
+	Resolver Resolver       // nil: the system's name servers
+	MaxConns int            // of one sandbox; 0: DefaultMaxConns
+}
+
+// A Sandbox is whom a listener belongs to.
+type Sandbox struct {
+	Name string // scope of rules and secrets, and the log's name for it
+	ID   string
+	// Resolve sends HOST or HOST:PORT to a loopback address and port instead of looking it up. Rules are asked all the same.
+	Resolve map[string]string
+	// UpstreamRoots are trusted, instead of Config.Roots, for the hosts in Resolve. nil: Config.Roots.
+	UpstreamRoots *x509.CertPool
+}
+
+// A Proxy serves sandboxes. It is safe for concurrent use.
+type Proxy struct {
+	rules    *rules.Store
+	vault    *vault.Store
+	ca       *CA
+	log      *rules.Log
+	logger   *slog.Logger
+	roots    *x509.CertPool
+	resolver Resolver
+	maxConns int
+}
+
+// New returns a Proxy. It starts nothing; see [Proxy.Serve].
+func New(c Config) *Proxy {
+	p := &Proxy{c.Rules, c.Vault, c.CA, c.Log, c.Logger, c.Roots, c.Resolver, c.MaxConns}
+	if p.logger == nil {
+		p.logger = slog.New(slog.DiscardHandler)
+	}
+	if p.resolver == nil {
+		// Go's own resolver asks the next name server when one is silent, and stops when the context ends.
+		p.resolver = &net.Resolver{PreferGo: true}
+	}
+	if p.maxConns <= 0 {
+		p.maxConns = DefaultMaxConns
+	}
+	return p
+}
+
+// Serve serves one sandbox on l until ctx is done, then closes l and every connection, and returns nil when all that it
+// started has ended. Another error means that l or sb cannot be used; the connections are closed then as well.
+func (p *Proxy) Serve(ctx context.Context, l net.Listener, sb Sandbox) error {
+	s, err := p.newSession(sb)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	closed := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		defer close(closed)
+		l.Close()
+		s.closeConns()
+	})
+	err = s.accept(ctx, l)
+	if ctx.Err() != nil {
+		err = nil
+	}
+	cancel()
+	<-closed
+	s.work.Wait()
+	for _, t := range []*http.Transport{s.plain, s.plainH1, s.override, s.overrideH1} {
+		t.CloseIdleConnections()
+	}
+	return err
+}
+
+// A session is one sandbox being served.
+type session struct {
+	*Proxy
+	sandbox   string
+	overrides map[string]netip.AddrPort // by "host" and "host:port", canonical
+
+	// The transports differ in what they trust and in whether they speak HTTP/2; upgrades need HTTP/1.1.
+	plain, plainH1, override, overrideH1 *http.Transport
+
+	work sync.WaitGroup
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	done   bool
+	lastOf *policy.Set // rules the pooled connections were made under
+	masks  map[string]*secrets.Redactor
+}
+
+func (p *Proxy) newSession(sb Sandbox) (*session, error) {
+	s := &session{
+		Proxy: p, sandbox: sb.Name, overrides: map[string]netip.AddrPort{}, conns: map[net.Conn]struct{}{},
+		masks: map[string]*secrets.Redactor{},
+	}
+	for from, to := range sb.Resolve {
+		host, port, err := policy.ParseHostPort(from, 0)
+		if err != nil {
+			return nil, fmt.Errorf("resolve override: %w", err)
+		}
+		addr, err := netip.ParseAddrPort(to)
+		if err != nil || !addr.Addr().Unmap().IsLoopback() || addr.Port() == 0 {
+			return nil, fmt.Errorf("resolve override %s: %q is not a loopback address with a port", host, to)
+		}
+		key := host.String()
+		if port != 0 {
+			key = host.Join(port)
+		}
+		s.overrides[key] = addr
+	}
+	overrideRoots := sb.UpstreamRoots
+	if overrideRoots == nil {
+		overrideRoots = p.roots
+	}
+	s.plain, s.plainH1 = s.newTransport(p.roots, true), s.newTransport(p.roots, false)
+	s.override, s.overrideH1 = s.newTransport(overrideRoots, true), s.newTransport(overrideRoots, false)
+	return s, nil
+}
+
+func (s *session) newTransport(roots *x509.CertPool, http2 bool) *http.Transport {
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			host, port, err := policy.ParseHostPort(addr, 0)
+			if err != nil {
+				return nil, err
+			}
+			return s.dial(ctx, s.target(host, port))
+		},
+		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    handshakeTimeout,
+		ResponseHeaderTimeout:  idleTimeout,
+		IdleConnTimeout:        30 * time.Second,
+		MaxIdleConnsPerHost:    16,
+		MaxResponseHeaderBytes: maxResponseHead,
+		DisableCompression:     true, // bodies pass as they are
+		ForceAttemptHTTP2:      http2,
+		ReadBufferSize:         32 << 10,
+		WriteBufferSize:        32 << 10,
+	}
+	if !http2 {
+		t.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
+	}
+	return t
+}
+
+func (s *session) accept(ctx context.Context, l net.Listener) error {
+	pause := time.Duration(0)
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("proxy listener: %w", err)
+			}
+			// Descriptors run out and come back: wait and go on, or every sandbox would lose its way out for good.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			s.logger.Warn("proxy cannot accept", "sandbox", s.sandbox, "err", err)
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(pause):
+			}
+			continue
+		}
+		pause = 0
+		full, ok := s.track(c)
+		if !ok {
+			c.Close()
+			continue
+		}
+		s.work.Go(func() {
+			defer s.untrack(c)
+			defer c.Close()
+			if full {
+				s.turnAway(c)
+				return
+			}
+			s.serve(ctx, c)
+		})
+	}
+}
+
+// track takes c into the books. Beyond the limit a few more are taken to be told so; beyond that they are closed.
+func (s *session) track(c net.Conn) (full, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done || len(s.conns) >= s.maxConns+32 {
+		return false, false
+	}
+	full = len(s.conns) >= s.maxConns
+	s.conns[c] = struct{}{}
+	return full, true
+}
+
+func (s *session) untrack(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+func (s *session) closeConns() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done = true
+	for c := range s.conns {
+		c.Close()
+	}
+}
+
+// record writes one decision to the policy log. That the log cannot be written stops nothing, but is said.
+func (s *session) record(t target, e rules.Entry) {
+	e.Sandbox, e.Host, e.HostType = s.sandbox, t.rule.Join(t.port), rules.ResourceType(t.rule)
+	if err := s.log.Append(e); err != nil {
+		s.logger.Error("policy log cannot be written", "sandbox", s.sandbox, "err", err)
+	}
+}
+
+// decide asks the rules as they are now. An unreadable store denies.
+func (s *session) decide(q policy.Request) policy.Decision {
+	set, err := s.rules.Set(s.sandbox)
+	if err != nil {
+		if !errors.Is(err, rules.ErrUninitialised) {
+			s.logger.Error("network policy cannot be read", "sandbox", s.sandbox, "err", err)
+		}
+		return policy.Decision{Kind: policy.Implicit, Reason: "Network policy cannot be read: " + err.Error()}
+	}
+	s.mu.Lock()
+	changed := s.lastOf != nil && s.lastOf != set
+	s.lastOf = set
+	s.mu.Unlock()
+	if changed {
+		// A connection in the pool was checked under rules that hold no more.
+		for _, t := range []*http.Transport{s.plain, s.plainH1, s.override, s.overrideH1} {
+			t.CloseIdleConnections()
+		}
+	}
+	return set.Decide(q)
+}

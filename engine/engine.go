@@ -1,0 +1,355 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// An Engine makes and runs the sandboxes of one state. It is safe for concurrent use.
+type Engine struct {
+	State *State
+	// Self is the absolute path of a program that answers to "_runsc" (gVisor), "_guest" (inside) and "daemon start".
+	Self     string
+	Home     string // the user's home folder, never mounted itself
+	Rootless bool   // gVisor runs in a user namespace of an ordinary user
+	Stores   Stores
+	Log      *slog.Logger // nil: discarded
+	// DaemonArgs are the arguments that make Self serve this state as a daemon that ends by itself; empty: never start one.
+	DaemonArgs []string
+}
+
+// Stores are the policy and secrets that a sandbox lives under.
+type Stores interface {
+	// Ready returns an error if no sandbox may be made yet, such as without a policy.
+	Ready() error
+	// CA returns the certificate (PEM) of the proxy, made when it is first asked for.
+	CA() ([]byte, error)
+	// Env returns the variables with placeholders for the sandbox's secrets.
+	Env(sandbox string) ([]string, error)
+	// Drop removes the sandbox's own rules and secrets.
+	Drop(ctx context.Context, sandbox string) error
+}
+
+func (e *Engine) logger() *slog.Logger {
+	if e.Log != nil {
+		return e.Log
+	}
+	return slog.New(slog.NewTextHandler(io.Discard, nil))
+}
+
+// CreateSpec says what to make.
+type CreateSpec struct {
+	Name       string
+	Agent      string
+	Workspaces []Workspace // Source and File are found out
+	CPUs       int         // 0: all
+	MemoryMiB  int         // 0: half of the machine's, at most 32 GiB
+	Env        []string    // NAME=VALUE
+	Resolve    map[string]string
+	UpstreamCA string // PEM
+	// Prepare runs after the record exists and before anything in the sandbox does: for rules that must hold from the start.
+	Prepare func(ctx context.Context, r Record) error
+}
+
+// undoTimeout bounds taking back a creation that failed.
+const undoTimeout = time.Minute
+
+// Create makes a sandbox and returns it running. On an error nothing of it is left. The error matches ErrExists if the
+// name is taken, and is a *NameError, *WorkspaceError or *IsolationError where that is the reason.
+func (e *Engine) Create(ctx context.Context, spec CreateSpec) (Record, error) {
+	if err := CheckName(spec.Name); err != nil {
+		return Record{}, err
+	}
+	if err := e.Stores.Ready(); err != nil {
+		return Record{}, err
+	}
+	workspaces, err := e.checkWorkspaces(spec.Workspaces)
+	if err != nil {
+		return Record{}, err
+	}
+	if err := e.Probe(ctx); err != nil {
+		return Record{}, err
+	}
+	ca, err := e.Stores.CA()
+	if err != nil {
+		return Record{}, fmt.Errorf("certificate of the proxy: %w", err)
+	}
+	unlock, err := e.lock(ctx, spec.Name)
+	if err != nil {
+		return Record{}, err
+	}
+	defer unlock()
+	switch old, err := e.load(spec.Name); {
+	case err == nil && old.Status != Creating:
+		return Record{}, ErrExists
+	case err == nil: // its creator died; we hold its lock
+		if err := e.remove(ctx, old); err != nil {
+			return Record{}, fmt.Errorf("clean up after an interrupted create: %w", err)
+		}
+	case !errors.Is(err, ErrNotFound):
+		return Record{}, err
+	}
+	session, err := e.Session(ctx)
+	if err != nil {
+		return Record{}, err
+	}
+	defer session.Close()
+
+	now := time.Now().UTC()
+	r := Record{
+		Version: recordVersion, Name: spec.Name, ID: newID(), Agent: spec.Agent, Status: Creating, Workspaces: workspaces,
+		CreatedAt: now, LastUsedAt: now, CPUs: spec.CPUs, MemoryMiB: spec.MemoryMiB, Isolation: e.Isolation(), Limits: e.Limits(),
+		Resolve: spec.Resolve, UpstreamCA: spec.UpstreamCA,
+	}
+	if r.MemoryMiB == 0 {
+		r.MemoryMiB = min(hostMemoryMiB()/2, 32<<10)
+	}
+	placeholders, err := e.Stores.Env(r.Name)
+	if err != nil {
+		return Record{}, fmt.Errorf("secrets: %w", err)
+	}
+	r.Env = slices.Concat(baseEnv(r, ca), placeholders, spec.Env)
+	if err := e.create(ctx, &r, ca, session, spec.Prepare); err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		return Record{}, errors.Join(err, e.remove(undo, r))
+	}
+	return r, nil
+}
+
+func (e *Engine) create(ctx context.Context, r *Record, ca []byte, s *Session, prepare func(context.Context, Record) error) error {
+	if err := os.MkdirAll(e.State.SandboxDir(r.Name), 0o700); err != nil {
+		return err
+	}
+	if err := e.save(*r); err != nil {
+		return err
+	}
+	if prepare != nil {
+		if err := prepare(ctx, *r); err != nil {
+			return err
+		}
+	}
+	if err := e.writeDisk(*r, ca); err != nil {
+		return fmt.Errorf("disk: %w", err)
+	}
+	return e.start(ctx, r, s)
+}
+
+// start boots the sandbox from its record and saves it as running.
+func (e *Engine) start(ctx context.Context, r *Record, s *Session) error {
+	if err := s.Sync(ctx); err != nil { // the proxy's socket is there before the sandbox is
+		return err
+	}
+	if err := e.writeBundle(*r); err != nil {
+		return err
+	}
+	if err := e.boot(ctx, r); err != nil {
+		return err
+	}
+	r.Status = Running
+	r.StartedAt = time.Now().UTC()
+	r.LastUsedAt = r.StartedAt
+	return e.save(*r)
+}
+
+// Ensure returns the named sandbox running: it starts a stopped one and reports that it did. A sandbox whose process was
+// lost is started from its disk as of the last stop, and lost says so.
+func (e *Engine) Ensure(ctx context.Context, name string) (r Record, started, lost bool, err error) {
+	r, err = e.load(name)
+	if err != nil {
+		return Record{}, false, false, err
+	}
+	if r.Status == Running && !r.Lost() {
+		return r, false, false, nil
+	}
+	unlock, err := e.lock(ctx, name)
+	if err != nil {
+		return Record{}, false, false, err
+	}
+	defer unlock()
+	if r, err = e.load(name); err != nil {
+		return Record{}, false, false, err
+	}
+	switch {
+	case r.Status == Running && !r.Lost():
+		return r, false, false, nil
+	case r.Status == Creating:
+		return Record{}, false, false, errors.Join(ErrNotFound, e.remove(ctx, r))
+	}
+	lost = r.Lost()
+	if err := e.restart(ctx, &r); err != nil {
+		return Record{}, false, lost, err
+	}
+	return r, true, lost, nil
+}
+
+func (e *Engine) restart(ctx context.Context, r *Record) error {
+	session, err := e.Session(ctx)
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	if err := e.destroy(ctx, *r); err != nil {
+		return err
+	}
+	if _, err := e.checkWorkspaces(r.Workspaces); err != nil {
+		return err
+	}
+	r.Status, r.Process, r.ProcessStart = Starting, 0, 0
+	if err := e.save(*r); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(e.State.SandboxDir(r.Name), "rootfs")); err != nil {
+		return err
+	}
+	if err := e.start(ctx, r, session); err != nil {
+		r.Status, r.Process, r.ProcessStart = Stopped, 0, 0
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		return errors.Join(err, e.destroy(undo, *r), e.save(*r), session.Sync(undo))
+	}
+	return nil
+}
+
+// Stop ends the sandbox and keeps its disk. One that is stopped already is left so.
+func (e *Engine) Stop(ctx context.Context, name string) error {
+	unlock, err := e.lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := e.load(name)
+	switch {
+	case err != nil:
+		return err
+	case r.Status == Creating:
+		return errors.Join(ErrNotFound, e.remove(ctx, r))
+	case r.Status == Stopped:
+		return nil
+	}
+	if r.Status == Running && !r.Lost() {
+		if err := e.saveDisk(ctx, r); err != nil {
+			return err
+		}
+	}
+	if err := e.destroy(ctx, r); err != nil {
+		return err
+	}
+	r.Status, r.StoppedAt, r.Process, r.ProcessStart = Stopped, time.Now().UTC(), 0, 0
+	if err := e.save(r); err != nil {
+		return err
+	}
+	e.notify(ctx)
+	return nil
+}
+
+// saveDisk writes what the sandbox changed outside its workspaces beside its record; the old one stays until it is whole.
+func (e *Engine) saveDisk(ctx context.Context, r Record) error {
+	tmp := e.upperTar(r.Name) + ".new"
+	if err := os.Remove(tmp); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if err := e.runsc(ctx, saveTimeout, r, "tar", "rootfs-upper", "--file="+tmp, containerID(r.ID)); err != nil {
+		return errors.Join(fmt.Errorf("save the disk: %w", err), os.RemoveAll(tmp))
+	}
+	return os.Rename(tmp, e.upperTar(r.Name))
+}
+
+// Remove ends the sandbox, whatever its state, and removes its disk, rules and secrets. The error matches ErrNotFound.
+func (e *Engine) Remove(ctx context.Context, name string) error {
+	if err := CheckName(name); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	unlock, err := e.lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := e.load(name)
+	if err != nil {
+		if _, statErr := os.Stat(e.State.SandboxDir(name)); !errors.Is(err, ErrNotFound) || statErr != nil {
+			return err
+		}
+		// A folder without a record: a create that died before its first write.
+		return errors.Join(ErrNotFound, os.RemoveAll(e.State.SandboxDir(name)))
+	}
+	if err := e.remove(ctx, r); err != nil {
+		return err
+	}
+	e.notify(ctx)
+	return nil
+}
+
+// remove takes everything of r away; the caller holds its lock. The record goes last, so that a crash leaves it findable.
+func (e *Engine) remove(ctx context.Context, r Record) error {
+	ctx = context.WithoutCancel(ctx)
+	if err := errors.Join(e.destroy(ctx, r), e.Stores.Drop(ctx, r.Name), os.RemoveAll(e.State.ProxyDir(r.ID))); err != nil {
+		return err
+	}
+	dir := e.State.SandboxDir(r.Name)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.Name() == "record.json" {
+			continue
+		}
+		if err := removeAll(filepath.Join(dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(dir)
+}
+
+// Recover removes what interrupted creations left. It takes each sandbox's lock only if it is free: a held one is alive.
+func (e *Engine) Recover(ctx context.Context) error {
+	list, err := e.List()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range list {
+		if r.Status != Creating {
+			continue
+		}
+		errs = append(errs, e.recoverOne(ctx, r.Name))
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) recoverOne(ctx context.Context, name string) error {
+	try, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	unlock, err := e.lock(try, name)
+	if err != nil {
+		return nil // its creator is at work
+	}
+	defer unlock()
+	r, err := e.load(name)
+	if err != nil || r.Status != Creating {
+		return nil
+	}
+	return e.remove(ctx, r)
+}
+
+// touch notes that the sandbox was used. It is a file's time, not the record, so that an exec takes no lock and syncs nothing.
+func (e *Engine) touch(name string) {
+	path := e.usedPath(name)
+	now := time.Now()
+	if os.Chtimes(path, now, now) == nil {
+		return
+	}
+	if f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600); err == nil { // a sandbox that is being removed has no folder
+		f.Close()
+	}
+}
+
+func (e *Engine) usedPath(name string) string { return filepath.Join(e.State.SandboxDir(name), "used") }

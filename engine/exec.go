@@ -1,0 +1,389 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxpair/sbxpair/engine/guest"
+)
+
+// ExecSpec is a program to run in a sandbox.
+type ExecSpec struct {
+	Argv   []string  // as it is, no shell
+	Env    []string  // NAME=VALUE, over the sandbox's own
+	User   string    // NAME or UID, with :GID; "" is agent
+	Dir    string    // absolute; "" is the first workspace
+	Stdin  io.Reader // nil: empty. It may be read from once more after Exec returned.
+	Stdout io.Writer // nil: discarded
+	Stderr io.Writer
+	// TTY is the slave side of a pseudo terminal that becomes the program's three streams and its controlling terminal.
+	TTY *os.File
+}
+
+// launchPatience bounds the wait for word of an exec whose client vanished while it was being started.
+const launchPatience = 2 * time.Second
+
+// Exec runs a program in a running sandbox and returns its exit code, 128+n if signal n ended it. When ctx is done the
+// program and everything it started are killed; so they are when this process dies. The error is a *LaunchError if the
+// program could not be started.
+func (e *Engine) Exec(ctx context.Context, r Record, spec ExecSpec) (int, error) {
+	user, home, err := e.user(ctx, r, spec.User)
+	if err != nil {
+		return 0, err
+	}
+	dir := spec.Dir
+	if dir == "" {
+		if dir = r.Primary(); dir == "" {
+			dir = mountlessDir
+		}
+	}
+	mark := newID()
+	session, err := e.session(ctx, r.ID, mark)
+	if err != nil {
+		return 0, err
+	}
+	defer session.Close()
+	e.touch(r.Name)
+	defer e.touch(r.Name)
+	env := mergeEnv(r.Env, []string{"HOME=" + home, guest.Mark + "=" + mark}, spec.Env)
+	proc := specs.Process{
+		Args: spec.Argv, Env: env, Cwd: dir, User: user, Terminal: spec.TTY != nil,
+		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities},
+	}
+	if user.UID == 0 {
+		proc.Capabilities.Effective, proc.Capabilities.Permitted = capabilities, capabilities
+	}
+	res, err := e.execute(ctx, r, proc, spec, e.execPID(r, mark))
+	defer os.Remove(e.execPID(r, mark))
+	if ctx.Err() != nil {
+		return 0, errors.Join(context.Cause(ctx), e.killExec(context.WithoutCancel(ctx), r, mark))
+	}
+	return res.code, err
+}
+
+// execPID is the file in which gVisor notes the program's pid inside the sandbox.
+func (e *Engine) execPID(r Record, mark string) string {
+	return filepath.Join(e.State.SandboxDir(r.Name), "exec-"+mark+".pid")
+}
+
+// mergeEnv joins environments; of two values for one name the later holds.
+func mergeEnv(lists ...[]string) []string {
+	var out []string
+	at := map[string]int{}
+	for _, kv := range slices.Concat(lists...) {
+		name, _, _ := strings.Cut(kv, "=")
+		if i, ok := at[name]; ok {
+			out[i] = kv
+			continue
+		}
+		at[name] = len(out)
+		out = append(out, kv)
+	}
+	return out
+}
+
+// user resolves USER[:GROUP] as docker exec does, and returns the user's home.
+func (e *Engine) user(ctx context.Context, r Record, text string) (specs.User, string, error) {
+	name, group, hasGroup := strings.Cut(text, ":")
+	u, home := specs.User{}, homeDir
+	switch uid, err := strconv.ParseUint(name, 10, 32); {
+	case name == "" || name == "agent":
+	case name == "root":
+		home = "/root"
+	case err == nil:
+		u.UID, u.GID = uint32(uid), uint32(uid)
+		if uid != 0 {
+			home = "/"
+		}
+	default:
+		var out bytes.Buffer
+		res, err := e.helper(ctx, r, nil, &out, "user", name)
+		if err != nil {
+			return u, "", err
+		}
+		if res.code != 0 {
+			return u, "", errors.New(strings.TrimSpace(res.stderr))
+		}
+		if _, err := fmt.Sscan(out.String(), &u.UID, &u.GID, &home); err != nil {
+			return u, "", fmt.Errorf("user %s: %w", name, err)
+		}
+	}
+	if !hasGroup {
+		return u, home, nil
+	}
+	gid, err := strconv.ParseUint(group, 10, 32)
+	if err != nil {
+		return u, "", fmt.Errorf("group %q: give a number", group)
+	}
+	u.GID = uint32(gid)
+	return u, home, nil
+}
+
+// killExec kills what the exec with the mark started.
+func (e *Engine) killExec(ctx context.Context, r Record, mark string) error {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	path := e.execPID(r, mark)
+	defer os.Remove(path)
+	root := "0"
+	wait, cancelWait := context.WithTimeout(ctx, launchPatience)
+	defer cancelWait()
+	for {
+		data, err := os.ReadFile(path)
+		if err == nil {
+			root = strings.TrimSpace(string(data))
+			break
+		}
+		if pause(wait, 5*time.Millisecond) != nil {
+			break // never started, as far as gVisor says; the mark is looked for all the same
+		}
+	}
+	res, err := e.helper(ctx, r, nil, nil, "kill", mark, root)
+	if err != nil {
+		return err
+	}
+	if res.code != 0 {
+		return errors.New(strings.TrimSpace(res.stderr))
+	}
+	return nil
+}
+
+// helper runs our own program inside the sandbox.
+func (e *Engine) helper(ctx context.Context, r Record, stdin io.Reader, stdout io.Writer, args ...string) (execResult, error) {
+	var stderr bytes.Buffer
+	proc := specs.Process{
+		Args: append([]string{guest.Path, guest.Verb}, args...), Env: []string{"PATH=" + guestPath, "HOME=" + homeDir}, Cwd: "/",
+		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
+	}
+	res, err := e.execute(ctx, r, proc, ExecSpec{Stdin: stdin, Stdout: stdout, Stderr: &stderr}, "")
+	res.stderr = stderr.String()
+	return res, err
+}
+
+type execResult struct {
+	code   int
+	stderr string // of a helper
+}
+
+// execute starts the program through gVisor and carries its streams. There is always a pipe between: gVisor would change
+// the flags of a file it is given, and keeps an offset of its own in it. gVisor's own words come on another stream.
+func (e *Engine) execute(ctx context.Context, r Record, proc specs.Process, spec ExecSpec, pidFile string) (execResult, error) {
+	data, err := json.Marshal(proc)
+	if err != nil {
+		return execResult{}, err
+	}
+	// Not on argv: the environment may hold what the caller's file held.
+	process, err := memoryFile(data)
+	if err != nil {
+		return execResult{}, err
+	}
+	defer process.Close()
+	args := []string{"exec", "--process=/proc/self/fd/3"}
+	if pidFile != "" {
+		args = append(args, "--internal-pid-file="+pidFile)
+	}
+	var words bytes.Buffer
+	var p plumbing
+	defer p.close()
+	files := []*os.File{process}
+	var tty *os.File
+	if spec.TTY != nil {
+		tty = spec.TTY
+		files = append(files, tty)
+		args = append(args, "--pass-fd=4:2")
+	} else {
+		ends, err := p.connect(spec)
+		if err != nil {
+			return execResult{}, err
+		}
+		files = append(files, ends...)
+		args = append(args, "--pass-fd=4:0", "--pass-fd=5:1", "--pass-fd=6:2")
+	}
+	// Not tied to ctx: killing gVisor's client would leave the program; who ends the program ends the client too.
+	cmd := e.command(context.WithoutCancel(ctx), r, append(args, containerID(r.ID))...)
+	cmd.ExtraFiles = files
+	cmd.Stderr = &words
+	if tty != nil {
+		cmd.Stdin, cmd.Stdout = tty, tty
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	}
+	if err := cmd.Start(); err != nil {
+		return execResult{}, fmt.Errorf("start gVisor: %w", err)
+	}
+	p.started()
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		if pidFile == "" { // a helper of ours
+			cmd.Process.Kill()
+			<-done
+		}
+		return execResult{}, context.Cause(ctx)
+	}
+	if err := p.drain(ctx); err != nil {
+		return execResult{}, err
+	}
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
+		return execResult{}, fmt.Errorf("gVisor: %w", err)
+	}
+	code := cmd.ProcessState.ExitCode()
+	if code == 128 && words.Len() > 0 {
+		return execResult{}, launchFailure(words.String(), proc)
+	}
+	return execResult{code: code}, nil
+}
+
+// launchFailure words gVisor's refusal to start a program as the OCI runtime of sbx does.
+func launchFailure(words string, proc specs.Process) error {
+	const prefix = "OCI runtime exec failed: exec failed: unable to start container process: "
+	name := proc.Args[0]
+	switch {
+	case strings.Contains(words, "loading container") || strings.Contains(words, "connecting to control server") || strings.Contains(words, "no control socket"):
+		return fmt.Errorf("%w: %s", ErrNotRunning, strings.TrimSpace(words))
+	case strings.Contains(words, "working directory"):
+		return &LaunchError{fmt.Sprintf("%schdir to cwd (%q) set in config.json failed: no such file or directory", prefix, proc.Cwd)}
+	case strings.Contains(words, "permission denied"):
+		return &LaunchError{fmt.Sprintf("%sexec: %q: permission denied", prefix, name)}
+	case strings.Contains(words, "no such file") && strings.ContainsRune(name, '/'):
+		return &LaunchError{fmt.Sprintf("%sexec: %q: stat %s: no such file or directory", prefix, name, name)}
+	case strings.Contains(words, "no such file"):
+		return &LaunchError{fmt.Sprintf("%sexec: %q: executable file not found in $PATH", prefix, name)}
+	}
+	return &LaunchError{prefix + fmt.Sprintf("exec: %q: ", name) + strings.TrimSpace(words)}
+}
+
+// memoryFile is a file in memory that holds data.
+func memoryFile(data []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("process", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "process")
+	if _, err := f.Write(data); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// plumbing carries a program's three streams through pipes.
+type plumbing struct {
+	guest  []*os.File // the program's ends, ours to close once it has them
+	host   []*os.File
+	copies []copying
+	wg     sync.WaitGroup
+}
+
+type copying struct {
+	from *os.File
+	done chan struct{}
+}
+
+// connect makes the pipes and returns the program's ends: stdin, stdout, stderr.
+func (p *plumbing) connect(spec ExecSpec) ([]*os.File, error) {
+	if spec.Stdin == nil {
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			return nil, err
+		}
+		p.guest = append(p.guest, null)
+	} else {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		p.guest, p.host = append(p.guest, r), append(p.host, w)
+		go func() { // ends with its reader, which may be a terminal that nobody types on: not waited for
+			defer w.Close()
+			io.Copy(w, spec.Stdin)
+		}()
+	}
+	for _, to := range []io.Writer{spec.Stdout, spec.Stderr} {
+		if to == nil {
+			to = io.Discard
+		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		p.guest, p.host = append(p.guest, w), append(p.host, r)
+		c := copying{r, make(chan struct{})}
+		p.copies = append(p.copies, c)
+		p.wg.Go(func() {
+			defer close(c.done)
+			defer r.Close() // a consumer that left must be felt inside
+			io.Copy(to, r)
+		})
+	}
+	return p.guest, nil
+}
+
+func (p *plumbing) started() {
+	for _, f := range p.guest {
+		f.Close()
+	}
+}
+
+// drain waits until all that the program wrote is carried over. What it left running may keep the pipes open: that is not
+// waited for once they are empty.
+func (p *plumbing) drain(ctx context.Context) error {
+	for _, c := range p.copies {
+		for wait := 50 * time.Microsecond; !isClosed(c.done); wait = min(2*wait, 5*time.Millisecond) {
+			if empty(c.from) {
+				c.from.SetReadDeadline(time.Now())
+				<-c.done
+				break
+			}
+			if err := pause(ctx, wait); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func empty(f *os.File) bool {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return true
+	}
+	n := 0
+	if err := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil {
+		return true
+	}
+	return err != nil || n == 0
+}
+
+func (p *plumbing) close() {
+	for _, f := range slices.Concat(p.guest, p.host) {
+		f.Close()
+	}
+	p.wg.Wait()
+}

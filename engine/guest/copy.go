@@ -1,0 +1,35 @@
+package guest
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sbxpair/sbxpair/engine/tarball"
+)
+
+// put unpacks the archive on stdin at dst, as docker cp decides: into dst if that is a folder, else as dst.
+func put(dst, base string, contents bool, stdin io.Reader) error {
+	r, err := tarball.NewReader(stdin)
+	if err != nil {
+		return err
+	}
+	return tarball.Place(r, dst, base, contents)
+}
+
+// get packs the file or folder at src to stdout. follow packs what a link at src leads to.
+func get(src string, follow bool, stdout io.Writer) error {
+	if follow {
+		real, err := filepath.EvalSymlinks(strings.TrimSuffix(src, "/."))
+		if err != nil {
+			return err
+		}
+		src = real
+	}
+	if _, err := os.Lstat(src); err != nil {
+		return fmt.Errorf("could not find the file %s", src)
+	}
+	return tarball.Write(stdout, src)
+}

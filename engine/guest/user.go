@@ -1,0 +1,17 @@
+package guest
+
+import (
+	"fmt"
+	"io"
+	"os/user"
+)
+
+// lookupUser prints "uid gid home" of a user of the sandbox.
+func lookupUser(name string, stdout io.Writer) error {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return fmt.Errorf("unable to find user %s: no matching entries in passwd file", name)
+	}
+	_, err = fmt.Fprintln(stdout, u.Uid, u.Gid, u.HomeDir)
+	return err
+}

@@ -1,0 +1,303 @@
+package engine
+
+import (
+	"archive/tar"
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// The sandbox's fixed places.
+const (
+	homeDir      = "/home/agent"
+	shimDir      = "/etc/sbx/bin"
+	caBundle     = "/etc/ssl/certs/ca-certificates.crt"
+	caCert       = "/etc/sbx/proxy-ca.crt"
+	guestPath    = shimDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	persistent   = "/etc/sandbox-persistent.sh"
+	mountlessDir = homeDir + "/workspace"
+)
+
+// hostEtc is what a sandbox gets of the host's /etc: how programs find each other and words for numbers, nothing about
+// this host or its users. Patterns are relative to /etc; only files that everyone may read are taken.
+var hostEtc = []string{
+	"alternatives/*", "ld.so.cache", "ld.so.conf", "ld.so.conf.d/*", "localtime", "timezone", "mime.types", "magic", "services",
+	"protocols", "rpc", "os-release", "lsb-release", "debian_version", "redhat-release", "alpine-release", "inputrc", "gai.conf",
+	"locale.alias", "shells", "login.defs", "fonts/*", "fonts/conf.d/*", "python3*/*", "java-*/*", "java-*/*/*", "perl/*", "perl/*/*",
+	"ssl/openssl.cnf", "pki/tls/openssl.cnf",
+}
+
+// hostBundles are the places where distributions keep the bundle of trusted certificates.
+var hostBundles = []string{caBundle, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}
+
+// maxHostFile bounds a file taken from the host's /etc.
+const maxHostFile = 4 << 20
+
+// buildRoot makes the skeleton root in root, folders and links only, and returns what to mount over it. The rest of the root
+// comes from the disk's archive; see [Engine.writeDisk].
+func (e *Engine) buildRoot(root string, r Record) ([]specs.Mount, error) {
+	for _, dir := range []string{
+		"etc", "home/agent/workspace", "root", "var/tmp", "var/log", "var/cache", "var/lib", "run/sbx", "run/lock",
+		"tmp/.X11-unix", // gVisor puts a tmpfs of its own, in memory, on a /tmp that is empty: this keeps it on the disk
+		"proc", "sys", "dev", "mnt", "media", "srv", strings.TrimPrefix(guestDir, "/"),
+	} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	for _, dir := range []string{"tmp", "var/tmp", "run/lock"} {
+		if err := os.Chmod(filepath.Join(root, dir), 0o777|fs.ModeSticky); err != nil {
+			return nil, err
+		}
+	}
+	if err := link("../run", filepath.Join(root, "var/run")); err != nil {
+		return nil, err
+	}
+	mounts, err := systemMounts(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range r.Workspaces {
+		if err := mountPoint(filepath.Join(root, w.Path), w.File); err != nil {
+			return nil, err
+		}
+		opts := []string{"rbind", "rw", "nosuid", "nodev"}
+		if w.ReadOnly {
+			opts[1] = "ro"
+		}
+		mounts = append(mounts, specs.Mount{Destination: w.Path, Type: "bind", Source: w.Source, Options: opts})
+	}
+	return append(mounts, specs.Mount{
+		Destination: "/run/sbx", Type: "bind", Source: e.State.ProxyDir(r.ID), Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec"},
+	}), nil
+}
+
+// systemMounts makes the links of a merged /usr and lists the read-only binds of what is a folder.
+func systemMounts(root string) ([]specs.Mount, error) {
+	mounts := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid"}},
+	}
+	for _, dir := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"} {
+		fi, err := os.Lstat(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, err
+		case fi.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(dir)
+			if err != nil {
+				return nil, err
+			}
+			if err := link(target, filepath.Join(root, dir)); err != nil {
+				return nil, err
+			}
+		case fi.IsDir():
+			if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+				return nil, err
+			}
+			mounts = append(mounts, specs.Mount{Destination: dir, Type: "bind", Source: dir, Options: []string{"rbind", "ro", "nosuid", "nodev"}})
+		}
+	}
+	return mounts, nil
+}
+
+func mountPoint(path string, file bool) error {
+	if !file {
+		return os.MkdirAll(path, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, nil, 0o644)
+}
+
+func link(target, path string) error {
+	if err := os.Symlink(target, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// A tree is the content of a new sandbox's disk, by path: /etc, in one archive that gVisor unpacks in its own memory. That
+// costs a tenth of what making some hundred files on the host and removing them again does.
+type tree map[string]entry
+
+type entry struct {
+	mode fs.FileMode // with the type bits of folders and links
+	data []byte
+	link string
+}
+
+// add puts in an entry and the folders above it.
+func (t tree) add(path string, en entry) {
+	t[path] = en
+	for dir := filepath.Dir(path); dir != "."; dir = filepath.Dir(dir) {
+		if _, ok := t[dir]; !ok {
+			t[dir] = entry{mode: fs.ModeDir | 0o755}
+		}
+	}
+}
+
+// write packs the tree, folders before what is in them: gVisor wants the header of every folder, the root's too.
+func (t tree) write(w io.Writer) error {
+	tw := tar.NewWriter(w)
+	t["."] = entry{mode: fs.ModeDir | 0o755}
+	now := time.Now().Truncate(time.Second)
+	for _, path := range slices.Sorted(maps.Keys(t)) {
+		en := t[path]
+		h := &tar.Header{Name: "./" + path, Mode: int64(en.mode.Perm()), ModTime: now, Typeflag: tar.TypeReg, Size: int64(len(en.data)), Linkname: en.link}
+		switch {
+		case en.mode.IsDir():
+			h.Typeflag = tar.TypeDir
+			if h.Name = "./" + path + "/"; path == "." {
+				h.Name = "./"
+			}
+		case en.mode&fs.ModeSymlink != 0:
+			h.Typeflag = tar.TypeSymlink
+		}
+		if err := tw.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := tw.Write(en.data); err != nil {
+			return err
+		}
+	}
+	return tw.Close()
+}
+
+// writeDisk writes the archive from which the sandbox first starts. ca is the proxy's certificate (PEM).
+func (e *Engine) writeDisk(r Record, ca []byte) error {
+	t := tree{}
+	if err := t.addHostEtc(); err != nil {
+		return err
+	}
+	if err := t.addEtc(r, ca); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(e.upperTar(r.Name), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 256<<10)
+	return errors.Join(t.write(w), w.Flush(), f.Close())
+}
+
+func (t tree) addHostEtc() error {
+	for _, pattern := range hostEtc {
+		matches, err := filepath.Glob("/etc/" + pattern)
+		if err != nil {
+			return err
+		}
+		for _, src := range matches {
+			if err := t.addHostFile(src); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addHostFile takes a link as a link and a file that everyone may read as a file; anything else is left out.
+func (t tree) addHostFile(src string) error {
+	fi, err := os.Lstat(src)
+	if err != nil {
+		return nil // gone between the listing and now
+	}
+	path := strings.TrimPrefix(src, "/")
+	switch {
+	case fi.Mode()&fs.ModeSymlink != 0:
+		target, err := os.Readlink(src)
+		if err != nil {
+			return err
+		}
+		t.add(path, entry{mode: fi.Mode(), link: target})
+	case fi.Mode().IsRegular() && fi.Mode().Perm()&0o004 != 0 && fi.Size() <= maxHostFile:
+		data, err := os.ReadFile(src)
+		if err != nil {
+			return err
+		}
+		t.add(path, entry{mode: fi.Mode().Perm() & 0o755, data: data})
+	}
+	return nil
+}
+
+// addEtc adds the generated part of /etc. The user agent is user 0 of gVisor's own kernel: a rootless sandbox has one
+// user only, and so files in the workspace belong to the user who made the sandbox.
+func (t tree) addEtc(r Record, ca []byte) error {
+	bundle, err := certificates(ca)
+	if err != nil {
+		return err
+	}
+	files := map[string]string{
+		"passwd":                        "agent:x:0:0:agent:" + homeDir + ":/bin/bash\nroot:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"group":                         "agent:x:0:\nroot:x:0:\nsudo:x:27:agent\nnogroup:x:65534:\n",
+		"shadow":                        "agent:*:19000:0:99999:7:::\nroot:*:19000:0:99999:7:::\n",
+		"hostname":                      r.Name + "\n",
+		"hosts":                         "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.0.1\tgateway.docker.internal host.docker.internal\n127.0.0.1\t" + r.Name + "\n",
+		"resolv.conf":                   "",
+		"nsswitch.conf":                 "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\nprotocols: files\n",
+		"fstab":                         "",
+		"environment":                   "",
+		"profile":                       "export PATH=\"" + guestPath + "${PATH:+:$PATH}\"\nif [ -n \"$BASH_VERSION\" ]; then . /etc/bash.bashrc; fi\n",
+		"bash.bashrc":                   "[ -f " + persistent + " ] && . " + persistent + "\ncase $- in *i*) PS1='\\u@\\h:\\w\\$ ';; esac\n",
+		"sandbox-persistent.sh":         "",
+		"sbx/bin/sudo":                  sudoShim,
+		"sbx/proxy-ca.crt":              string(ca),
+		"ssl/certs/ca-certificates.crt": string(bundle),
+	}
+	for name, text := range files {
+		mode := fs.FileMode(0o644)
+		switch name {
+		case "sbx/bin/sudo":
+			mode = 0o755
+		case "shadow":
+			mode = 0o640
+		}
+		t.add(filepath.Join("etc", name), entry{mode: mode, data: []byte(text)})
+	}
+	return nil
+}
+
+// sudoShim stands in for sudo: the user is user 0 already, so it drops sudo's options and runs the rest.
+const sudoShim = `#!/bin/sh
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -u|-g|-U|-h|-p|-C|-T|-r|-t|-D|-R) shift; [ $# -gt 0 ] && shift ;;
+    --) shift; break ;;
+    -i|-s) shift; [ $# -gt 0 ] || exec "${SHELL:-/bin/sh}" ;;
+    -*) shift ;;
+    *=*) export "$1"; shift ;;
+    *) break ;;
+  esac
+done
+[ $# -gt 0 ] || exit 0
+exec "$@"
+`
+
+// certificates is the host's bundle of trusted certificates and the proxy's own.
+func certificates(ca []byte) ([]byte, error) {
+	for _, path := range hostBundles {
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("trusted certificates: %w", err)
+		}
+		return append(append(data, '\n'), ca...), nil
+	}
+	return ca, nil // a host with no bundle trusts nobody; neither does its sandbox, but the proxy
+}

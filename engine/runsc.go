@@ -1,0 +1,182 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Deadlines of single gVisor calls.
+const (
+	startTimeout  = 30 * time.Second
+	deleteTimeout = 15 * time.Second
+	saveTimeout   = 5 * time.Minute // the disk's changes are written out; they may be large
+)
+
+// diskLimit bounds what a sandbox may write outside its workspaces, as sbx's root disk does.
+const diskLimit = "20g"
+
+// containerID names the sandbox to gVisor: short, since gVisor makes a socket path of it.
+func containerID(id string) string { return id[:13] }
+
+func (e *Engine) runscRoot(id string) string { return filepath.Join(e.State.Runtime, id+".runsc") }
+
+// runscArgs are gVisor's global flags for the sandbox, then args.
+func (e *Engine) runscArgs(r Record, args ...string) []string {
+	dir := e.State.SandboxDir(r.Name)
+	flags := []string{
+		"_runsc", "--root=" + e.runscRoot(r.ID), "--platform=systrap", "--network=none", "--host-uds=open",
+		"--overlay2=root:dir=" + dir + ",size=" + diskLimit,
+		// The default makes a bind mount in our runtime folder that stays there.
+		"--gofer-network-namespace=new",
+		"--log=" + filepath.Join(dir, "runsc.log"), "--log-format=json", "--allow-rootfs-tar-annotation",
+	}
+	if e.Rootless {
+		flags = append(flags, "--rootless")
+	}
+	if r.Limits != limitsCgroup {
+		flags = append(flags, "--ignore-cgroups")
+	}
+	return append(flags, args...)
+}
+
+// command prepares one gVisor process in a session of its own, with an environment of its own and nothing on its streams:
+// gVisor hands its streams to what it leaves running, and a caller that reads them to the end would wait for that.
+func (e *Engine) command(ctx context.Context, r Record, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, e.Self, e.runscArgs(r, args...)...)
+	cmd.Args[0] = "sbx-local"
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LC_ALL=C"}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// runsc runs one gVisor command to its end. An error carries gVisor's last words.
+func (e *Engine) runsc(ctx context.Context, timeout time.Duration, r Record, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	log := filepath.Join(e.State.SandboxDir(r.Name), "runsc.log")
+	os.Truncate(log, 0) // it grows by a few lines a command; only the last ones are ever read
+	err := e.command(ctx, r, args...).Run()
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("gVisor: %w", context.Cause(ctx))
+	}
+	if words := lastError(log); words != "" {
+		return fmt.Errorf("gVisor: %s", words)
+	}
+	return fmt.Errorf("gVisor: %w", err)
+}
+
+// lastError returns the last error that gVisor wrote to its log.
+func lastError(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	last := ""
+	for line := range bytes.Lines(data) {
+		var entry struct{ Level, Msg string }
+		if json.Unmarshal(line, &entry) == nil && entry.Msg != "" && (entry.Level == "error" || entry.Level == "fatal") {
+			last = entry.Msg
+		}
+	}
+	return strings.TrimSpace(last)
+}
+
+// boot starts the sandbox from its bundle and returns when its process 1 is ready. The record gets the process.
+func (e *Engine) boot(ctx context.Context, r *Record) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	dir := e.State.SandboxDir(r.Name)
+	if err := os.MkdirAll(e.runscRoot(r.ID), 0o700); err != nil {
+		return err
+	}
+	ready, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	log := filepath.Join(dir, "runsc.log")
+	os.Truncate(log, 0)
+	pidFile := filepath.Join(dir, "pid")
+	cmd := e.command(ctx, *r, "run", "--detach", "--bundle="+dir, "--pid-file="+pidFile, "--pass-fd=3:3", containerID(r.ID))
+	cmd.ExtraFiles = []*os.File{write}
+	err = cmd.Run()
+	write.Close()
+	if err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("start gVisor: %w", context.Cause(ctx))
+		}
+		words := lastError(log)
+		if words == "" {
+			words = err.Error()
+		}
+		return e.explain(ctx, words)
+	}
+	stop := context.AfterFunc(ctx, func() { ready.SetReadDeadline(time.Now()) })
+	defer stop()
+	if n, err := ready.Read(make([]byte, 1)); n == 0 {
+		return fmt.Errorf("process 1 of the sandbox did not become ready: %w", errors.Join(err, ctx.Err()))
+	}
+	data, err := os.ReadFile(pidFile)
+	if err != nil {
+		return err
+	}
+	if r.Process, err = strconv.Atoi(strings.TrimSpace(string(data))); err != nil {
+		return fmt.Errorf("gVisor's pid file: %w", err)
+	}
+	if r.ProcessStart = processStart(r.Process); r.ProcessStart == 0 {
+		return errors.New("the sandbox ended right after its start")
+	}
+	return nil
+}
+
+// destroy ends whatever of the sandbox runs, and removes gVisor's and the daemon's files of it. Nothing there is success.
+func (e *Engine) destroy(ctx context.Context, r Record) error {
+	ctx = context.WithoutCancel(ctx)
+	root := e.runscRoot(r.ID)
+	var errs []error
+	if entries, err := os.ReadDir(root); err == nil && len(entries) > 0 {
+		if err := e.runsc(ctx, deleteTimeout, r, "delete", "--force", containerID(r.ID)); err != nil {
+			e.logger().Warn("gVisor could not delete a sandbox; killing it", "sandbox", r.Name, "err", err)
+		}
+	}
+	// What gVisor knows nothing of, or could not end: every process of the sandbox has this argument.
+	deadline := time.Now().Add(deleteTimeout)
+	for killByArg("--root="+root) > 0 {
+		if time.Now().After(deadline) {
+			errs = append(errs, errors.New("processes of the sandbox do not end"))
+			break
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	errs = append(errs, removeCgroups(r), removeAll(root))
+	return errors.Join(errs...)
+}
+
+// removeAll is os.RemoveAll, but also of folders that their owner made unwritable.
+func removeAll(path string) error {
+	if err := os.RemoveAll(path); err == nil {
+		return nil
+	}
+	filepath.WalkDir(path, func(p string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			os.Chmod(p, 0o700)
+		}
+		return nil
+	})
+	return os.RemoveAll(path)
+}

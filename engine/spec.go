@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxpair/sbxpair/engine/guest"
+)
+
+const guestDir = guest.Dir
+
+// proxyURL is where programs find the proxy; process 1 forwards it to the host's socket.
+const proxyURL = "http://gateway.docker.internal:3128"
+
+// capabilities are those of gVisor's own kernel, which are not the host's: docker's default set.
+var capabilities = []string{
+	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP",
+	"CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
+}
+
+// baseEnv is the environment of every program in the sandbox, before secrets' placeholders and the user's own.
+func baseEnv(r Record, ca []byte) []string {
+	dir := r.Primary()
+	if dir == "" {
+		dir = mountlessDir
+	}
+	const noProxy = "localhost,127.0.0.1,::1,gateway.docker.internal"
+	return []string{
+		"PATH=" + guestPath, "HOME=" + homeDir, "USER=agent", "LOGNAME=agent", "SHELL=/bin/bash", "LANG=C.UTF-8", "TERM=xterm-256color",
+		"HTTP_PROXY=" + proxyURL, "HTTPS_PROXY=" + proxyURL, "http_proxy=" + proxyURL, "https_proxy=" + proxyURL,
+		"NO_PROXY=" + noProxy, "no_proxy=" + noProxy,
+		"SSL_CERT_FILE=" + caBundle, "NODE_EXTRA_CA_CERTS=" + caBundle, "REQUESTS_CA_BUNDLE=" + caBundle, "CURL_CA_BUNDLE=" + caBundle,
+		"GIT_SSL_CAINFO=" + caBundle, "PROXY_CA_CERT_B64=" + base64.StdEncoding.EncodeToString(ca), "NODE_USE_ENV_PROXY=1",
+		"WORKSPACE_DIR=" + dir, "SANDBOX_NAME=" + r.Name, "SANDBOX_ID=" + r.ID, "SANDBOX_VM_ID=" + r.Name,
+		"BASH_ENV=" + persistent,
+		"IS_SANDBOX=1", // agents that refuse to run as user 0 look for it
+	}
+}
+
+// writeBundle writes the OCI bundle of r in its folder: root file system and config.json.
+func (e *Engine) writeBundle(r Record) error {
+	dir := e.State.SandboxDir(r.Name)
+	root := filepath.Join(dir, "rootfs")
+	mounts, err := e.buildRoot(root, r)
+	if err != nil {
+		return fmt.Errorf("root file system: %w", err)
+	}
+	// The one file is bound, not its folder: the sandbox sees this program and nothing beside it.
+	mounts = append(mounts, specs.Mount{Destination: guest.Path, Type: "bind", Source: e.Self, Options: []string{"bind", "ro", "nosuid", "nodev"}})
+	if err := mountPoint(filepath.Join(root, guest.Path), true); err != nil {
+		return fmt.Errorf("guest helper: %w", err)
+	}
+	spec := specs.Spec{
+		Version: specs.Version,
+		Process: &specs.Process{
+			Args: []string{guest.Path, guest.Verb, "init"},
+			Env:  []string{"PATH=" + guestPath, "HOME=" + homeDir, "GOMAXPROCS=2", "GOGC=50"},
+			Cwd:  "/",
+			Capabilities: &specs.LinuxCapabilities{
+				Bounding: capabilities, Effective: capabilities, Permitted: capabilities,
+			},
+		},
+		Root:        &specs.Root{Path: root},
+		Hostname:    r.Name,
+		Mounts:      mounts,
+		Annotations: map[string]string{"dev.gvisor.tar.rootfs.upper": e.upperTar(r.Name)},
+		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{
+			{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+		}},
+	}
+	if r.Limits == limitsCgroup {
+		spec.Linux.CgroupsPath = cgroupPath(r)
+		spec.Linux.Resources = resources(r)
+	}
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600)
+}
+
+func (e *Engine) upperTar(name string) string {
+	return filepath.Join(e.State.SandboxDir(name), "disk.tar")
+}

@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// A State is where one engine keeps everything: the state folder, which outlives a boot, and the runtime folder, which
+// holds sockets under a path short enough for them. Engines with different state folders know nothing of each other.
+type State struct {
+	Dir     string // absolute, 0700
+	Runtime string // absolute, 0700, short
+}
+
+// maxSocketPath is the longest path a unix socket may have on Linux, without the final zero byte.
+const maxSocketPath = 107
+
+// longestSocket is the longest path below a runtime folder: an id and the proxy's socket.
+const longestSocket = len("/00000000-0000-0000-0000-000000000000/proxy.sock")
+
+// OpenState makes the folders of the state at dir. The sockets go to a folder under userRuntime (XDG_RUNTIME_DIR) if that
+// is ours and short enough, else under /tmp. An existing folder that belongs to someone else is refused.
+func OpenState(dir, userRuntime string) (*State, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("state folder: %w", err)
+	}
+	if err := ownDir(dir); err != nil {
+		return nil, fmt.Errorf("state folder: %w", err)
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, fmt.Errorf("state folder: %w", err)
+	}
+	sum := sha256.Sum256([]byte(dir))
+	leaf := hex.EncodeToString(sum[:4])
+	var errs []error
+	for _, base := range runtimeBases(userRuntime) {
+		run := filepath.Join(base, leaf)
+		if len(run)+longestSocket > maxSocketPath {
+			continue
+		}
+		err := errors.Join(ownDir(base), ownDir(run))
+		if err == nil {
+			return &State{Dir: dir, Runtime: run}, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("no folder for sockets: %w", errors.Join(errs...))
+}
+
+func runtimeBases(userRuntime string) []string {
+	var bases []string
+	if fi, err := os.Stat(userRuntime); userRuntime != "" && err == nil && fi.IsDir() && ownedByUs(fi) {
+		bases = append(bases, filepath.Join(userRuntime, "sbx-local"))
+	}
+	return append(bases, fmt.Sprintf("/tmp/sbx-local-%d", os.Getuid()))
+}
+
+// ownDir makes dir with mode 0700, or checks that it is a folder of ours that nobody else may enter.
+func ownDir(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	fi, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return err
+	case !fi.IsDir():
+		return fmt.Errorf("%s is not a folder", dir)
+	case !ownedByUs(fi):
+		return fmt.Errorf("%s belongs to another user", dir)
+	case fi.Mode().Perm()&0o077 != 0:
+		return os.Chmod(dir, 0o700)
+	}
+	return nil
+}
+
+func ownedByUs(fi os.FileInfo) bool {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Getuid()
+}
+
+// PolicyDir is the folder of rules and of the log of decisions.
+func (s *State) PolicyDir() string { return filepath.Join(s.Dir, "policy") }
+
+// SecretsDir is the folder of the secret store.
+func (s *State) SecretsDir() string { return filepath.Join(s.Dir, "secrets") }
+
+// CADir is the folder of the proxy's certificate authority.
+func (s *State) CADir() string { return filepath.Join(s.Dir, "ca") }
+
+// DaemonSocket is the daemon's socket.
+func (s *State) DaemonSocket() string { return filepath.Join(s.Runtime, "sandboxd.sock") }
+
+// DaemonLog is the daemon's log: JSON lines, bounded.
+func (s *State) DaemonLog() string { return filepath.Join(s.Dir, "sandboxd", "daemon.log") }
+
+func (s *State) daemonLock() string { return filepath.Join(s.Dir, "sandboxd", "daemon.lock") }
+
+// SandboxDir is the folder of the named sandbox: its record, root file system and disk.
+func (s *State) SandboxDir(name string) string { return filepath.Join(s.sandboxes(), name) }
+
+func (s *State) sandboxes() string { return filepath.Join(s.Dir, "sandboxes") }
+
+// ProxyDir is the one folder of the host that a sandbox shares with the daemon: it holds the proxy's socket only.
+func (s *State) ProxyDir(id string) string { return filepath.Join(s.Runtime, id) }
+
+func (s *State) proxySocket(id string) string { return filepath.Join(s.ProxyDir(id), "proxy.sock") }

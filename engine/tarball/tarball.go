@@ -1,0 +1,232 @@
+// Package tarball packs and places what cp carries between host and sandbox. Both ends use it, and each treats the
+// other's archive as hostile: nothing is written outside the destination, and nothing but files, folders and links is made.
+package tarball
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// root is the name of the archive's first entry: the copied file or folder itself, whose real name does not travel.
+const root = "."
+
+// ErrNoFolder matches the error for a destination whose folder does not exist.
+var ErrNoFolder = errors.New("no such directory")
+
+// ErrNotFolder matches the error for a folder copied onto something that is none.
+var ErrNotFolder = errors.New("cannot copy directory: destination is not a directory")
+
+// Write packs the file or folder at src; symbolic links are packed as links. Sockets, FIFOs and devices are left out.
+func Write(w io.Writer, src string) error {
+	tw := tar.NewWriter(w)
+	base := filepath.Clean(src)
+	err := filepath.WalkDir(base, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(base, p)
+		if err != nil {
+			return err
+		}
+		return add(tw, p, filepath.ToSlash(rel), d)
+	})
+	if err != nil {
+		return err
+	}
+	return tw.Close()
+}
+
+func add(tw *tar.Writer, p, name string, d fs.DirEntry) error {
+	fi, err := d.Info()
+	if err != nil {
+		return err
+	}
+	var link string
+	switch {
+	case fi.Mode()&fs.ModeSymlink != 0:
+		if link, err = os.Readlink(p); err != nil {
+			return err
+		}
+	case !fi.Mode().IsRegular() && !fi.IsDir():
+		return nil
+	}
+	h, err := tar.FileInfoHeader(fi, link)
+	if err != nil {
+		return err
+	}
+	h.Name, h.Uname, h.Gname, h.Uid, h.Gid = name, "", "", 0, 0
+	if !fi.Mode().IsRegular() {
+		return tw.WriteHeader(h)
+	}
+	f, err := os.Open(p)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := tw.WriteHeader(h); err != nil {
+		return err
+	}
+	// The header promises the size seen before: a file that grows is cut there, one that shrank is an error.
+	_, err = io.CopyN(tw, f, h.Size)
+	return err
+}
+
+// A Reader is an archive whose first entry has been read.
+type Reader struct {
+	tr    *tar.Reader
+	first *tar.Header
+}
+
+// NewReader reads the archive's first entry.
+func NewReader(r io.Reader) (*Reader, error) {
+	tr := tar.NewReader(r)
+	h, err := tr.Next()
+	if err != nil {
+		return nil, fmt.Errorf("read archive: %w", err)
+	}
+	if path.Clean(h.Name) != root {
+		return nil, errors.New("read archive: does not start with its root")
+	}
+	return &Reader{tr, h}, nil
+}
+
+// Dir reports whether the archive holds a folder.
+func (r *Reader) Dir() bool { return r.first.Typeflag == tar.TypeDir }
+
+// Place unpacks at dst as docker cp decides: if dst is a folder, what was copied goes into it under the name base (with
+// contents: its contents do); else it becomes dst, whose parent must exist.
+func Place(r *Reader, dst, base string, contents bool) error {
+	fi, err := os.Stat(dst)
+	exists := err == nil
+	slash := strings.HasSuffix(dst, "/") || strings.HasSuffix(dst, "/.")
+	switch {
+	case exists && fi.IsDir():
+		if contents && r.Dir() {
+			return extract(r, dst, root)
+		}
+		return extract(r, dst, base)
+	case exists && r.Dir():
+		return fmt.Errorf("%w: %s", ErrNotFolder, dst)
+	case exists && slash:
+		return fmt.Errorf("%s is not a directory", dst)
+	case !exists && slash && !r.Dir():
+		return fmt.Errorf("%w: %s", ErrNoFolder, dst)
+	}
+	parent, name := filepath.Split(filepath.Clean(dst))
+	if parent == "" {
+		parent = "."
+	}
+	if fi, err := os.Stat(parent); err != nil || !fi.IsDir() {
+		return fmt.Errorf("%w: %s", ErrNoFolder, filepath.Clean(parent))
+	}
+	return extract(r, parent, name)
+}
+
+// extract unpacks below dir with the archive's root named name. An os.Root keeps every path inside, whatever links the
+// archive or the folder holds.
+func extract(r *Reader, dir, name string) error {
+	if name != root && (name == "" || name == ".." || strings.ContainsRune(name, '/')) {
+		return fmt.Errorf("bad file name %q", name)
+	}
+	at, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	type chmod struct {
+		name string
+		mode fs.FileMode
+	}
+	var later []chmod // a folder that we may not write is closed when it is complete
+	for h := r.first; ; {
+		rel := path.Clean(h.Name)
+		if !filepath.IsLocal(rel) {
+			return fmt.Errorf("archive entry %q leads outside", h.Name)
+		}
+		p := path.Join(name, rel)
+		mode := fs.FileMode(h.Mode).Perm()
+		switch h.Typeflag {
+		case tar.TypeDir:
+			if err := makeDir(at, p); err != nil {
+				return err
+			}
+			if p != root {
+				later = append(later, chmod{p, mode})
+			}
+		case tar.TypeReg:
+			if err := makeFile(at, p, mode, r.tr); err != nil {
+				return err
+			}
+			at.Chtimes(p, h.ModTime, h.ModTime) // a time that cannot be kept is no failure of the copy
+		case tar.TypeSymlink:
+			if err := makeRoom(at, p); err != nil {
+				return err
+			}
+			if err := at.Symlink(h.Linkname, p); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("archive entry %q is of a kind we do not copy", h.Name)
+		}
+		if h, err = r.tr.Next(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return fmt.Errorf("read archive: %w", err)
+		}
+	}
+	for _, c := range later {
+		if err := at.Chmod(c.name, c.mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func makeDir(at *os.Root, p string) error {
+	if p == root {
+		return nil
+	}
+	if fi, err := at.Lstat(p); err == nil && !fi.IsDir() {
+		if st, err := at.Stat(p); err == nil && st.IsDir() {
+			return nil // a link to a folder below the same root
+		}
+		return fmt.Errorf("cannot overwrite non-directory %q with directory", p)
+	}
+	if err := at.Mkdir(p, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// makeRoom removes a file or link in the way; a folder is never replaced.
+func makeRoom(at *os.Root, p string) error {
+	fi, err := at.Lstat(p)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case fi.IsDir():
+		return fmt.Errorf("cannot overwrite directory %q with non-directory", p)
+	}
+	return at.Remove(p)
+}
+
+func makeFile(at *os.Root, p string, mode fs.FileMode, r io.Reader) error {
+	if err := makeRoom(at, p); err != nil {
+		return err
+	}
+	f, err := at.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, r)
+	return errors.Join(err, f.Chmod(mode), f.Close())
+}
