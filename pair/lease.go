@@ -1,0 +1,166 @@
+package pair
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ErrNoLease matches the error for a run of which there is no record.
+var ErrNoLease = errors.New("no such run")
+
+// The kinds of engine.
+const (
+	EngineSbx   = "sbx"
+	EngineLocal = "sbx-local"
+)
+
+// EngineRef says which engine holds a pair, so that a later process can reach it.
+type EngineRef struct {
+	Kind    string `json:"kind"` // EngineSbx or EngineLocal
+	Path    string `json:"path"`
+	Version string `json:"version"`
+	// Isolation is the engine's own word for what separates a sandbox from the host; empty where it does not say.
+	Isolation string `json:"isolation,omitempty"`
+	AppName   string `json:"app_name,omitempty"`
+}
+
+// Same reports whether both speak to the same engine's state: its version may have changed in between.
+func (e EngineRef) Same(o EngineRef) bool { return e.Kind == o.Kind && e.AppName == o.AppName }
+
+// State is where a run stands.
+type State string
+
+// The states of a run.
+const (
+	Open   State = "open"   // it may own sandboxes
+	Closed State = "closed" // everything it owned is gone
+)
+
+// Lease is the record of what a run may own and which process owns it. It is on disk before the first create.
+type Lease struct {
+	Run        RunID     `json:"run"`
+	State      State     `json:"state"`
+	Created    time.Time `json:"created"`
+	Closed     time.Time `json:"closed,omitzero"`
+	Owner      Owner     `json:"owner"`
+	Engine     EngineRef `json:"engine"`
+	Sandboxes  []string  `json:"sandboxes"`
+	Repository string    `json:"repository,omitempty"` // OWNER/NAME
+	Host       string    `json:"host,omitempty"`       // of GitHub
+	// Kept is set by `up` and by --keep: the pair outlives its process on purpose, until `down`.
+	Kept bool `json:"kept,omitempty"`
+	// Outcome is the run's own word for how it ended; empty while it runs.
+	Outcome string `json:"outcome,omitempty"`
+}
+
+// Orphaned reports whether l is open, not kept on purpose, and its owner is dead.
+func (l Lease) Orphaned() bool { return l.State == Open && !l.Kept && l.Owner.Check() == Dead }
+
+// A Store is the folder of run folders, one for each run, each with its lease. Folders are readable by their owner only.
+type Store struct{ root string }
+
+// NewStore returns the store under root, which is made when it is first written to.
+func NewStore(root string) *Store { return &Store{filepath.Join(root, "runs")} }
+
+// Dir returns the folder of a run.
+func (s *Store) Dir(run RunID) string { return filepath.Join(s.root, string(run)) }
+
+// Create makes the run's folder and writes its first lease, synced to disk.
+func (s *Store) Create(l Lease) error {
+	if err := os.MkdirAll(s.root, 0o700); err != nil {
+		return fmt.Errorf("create run folder: %w", err)
+	}
+	if err := os.Mkdir(s.Dir(l.Run), 0o700); err != nil {
+		return fmt.Errorf("create run folder: %w", err)
+	}
+	return s.Save(l)
+}
+
+// Save replaces the run's lease: whole or not at all, synced to disk before it returns.
+func (s *Store) Save(l Lease) error {
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write lease: %w", err)
+	}
+	if err := writeSynced(filepath.Join(s.Dir(l.Run), "lease.json"), append(text, '\n')); err != nil {
+		return fmt.Errorf("write lease: %w", err)
+	}
+	return nil
+}
+
+func writeSynced(path string, text []byte) (err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(file.Name())
+		}
+	}()
+	_, err = file.Write(text)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(file.Name(), path); err != nil {
+		return err
+	}
+	// The new name itself must reach the disk; not every system lets a folder be synced, and none needs it to fail for that.
+	if dir, err := os.Open(filepath.Dir(path)); err == nil {
+		dir.Sync()
+		dir.Close()
+	}
+	return nil
+}
+
+// Load reads the run's lease; the error matches [ErrNoLease] if there is none.
+func (s *Store) Load(run RunID) (Lease, error) {
+	text, err := os.ReadFile(filepath.Join(s.Dir(run), "lease.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return Lease{}, fmt.Errorf("%w: %s", ErrNoLease, run)
+	}
+	if err != nil {
+		return Lease{}, fmt.Errorf("read lease: %w", err)
+	}
+	var l Lease
+	if err := json.Unmarshal(text, &l); err != nil {
+		return Lease{}, fmt.Errorf("read lease of run %s: %w", run, err)
+	}
+	return l, nil
+}
+
+// List returns the leases of all runs, oldest first. A run whose lease cannot be read is reported in the error and
+// does not hide the others.
+func (s *Store) List() ([]Lease, error) {
+	entries, err := os.ReadDir(s.root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list runs: %w", err)
+	}
+	var list []Lease
+	var errs []error
+	for _, entry := range entries {
+		run, err := ParseRunID(entry.Name())
+		if err != nil {
+			continue // not ours
+		}
+		l, err := s.Load(run)
+		switch {
+		case errors.Is(err, ErrNoLease): // its process died before the first write: nothing was created
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			list = append(list, l)
+		}
+	}
+	slices.SortFunc(list, func(a, b Lease) int { return strings.Compare(string(a.Run), string(b.Run)) })
+	return list, errors.Join(errs...)
+}

@@ -1,0 +1,61 @@
+package pair
+
+import (
+	"os"
+)
+
+// Owner identifies the process that owns a lease. A process id alone is not enough: ids are reused, and a state
+// folder can be shared between hosts and survives reboots.
+type Owner struct {
+	PID   int    `json:"pid"`
+	Start string `json:"start"` // the process's start time as the system tells it; empty where it cannot
+	Boot  string `json:"boot"`  // id of the system's boot; empty where there is none
+	Host  string `json:"host"`
+}
+
+// Verdict says whether an owner lives.
+type Verdict string
+
+// The three answers about an owner.
+const (
+	Alive   Verdict = "alive"
+	Dead    Verdict = "dead"
+	Unknown Verdict = "unknown" // another host's process, or no permission to look
+)
+
+// Self returns the Owner that this process is.
+func Self() Owner {
+	host, _ := os.Hostname() // an empty name still compares equal on this host
+	pid := os.Getpid()
+	start, _ := processStart(pid)
+	return Owner{PID: pid, Start: start, Boot: bootID(), Host: host}
+}
+
+// Check tells whether o lives. A zombie counts as dead.
+func (o Owner) Check() Verdict {
+	host, _ := os.Hostname()
+	switch {
+	case o.Host != host:
+		return Unknown
+	case o.Boot != bootID():
+		return Dead
+	}
+	start, state := processStart(o.PID)
+	switch {
+	case state == processGone:
+		return Dead
+	case state == processUnknown:
+		return Unknown
+	case o.Start != "" && start != o.Start:
+		return Dead // the id was given to another process
+	}
+	return Alive
+}
+
+type processState int
+
+const (
+	processThere processState = iota
+	processGone               // also a zombie: it owns nothing any more
+	processUnknown
+)

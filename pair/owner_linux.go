@@ -1,0 +1,42 @@
+package pair
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// processStart reads the state and the start time (in clock ticks since boot) of a process from /proc (proc(5)).
+func processStart(pid int) (string, processState) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", processGone
+	}
+	if err != nil {
+		return "", processUnknown
+	}
+	// The second field is the command name in parentheses and may hold anything, so count from the last one.
+	_, rest, ok := cutLast(string(text), ")")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return "", processUnknown
+	}
+	if fields[0] == "Z" || fields[0] == "X" {
+		return "", processGone
+	}
+	return fields[19], processThere
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+func bootID() string {
+	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text))
+}

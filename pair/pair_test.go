@@ -1,0 +1,248 @@
+package pair_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/sbx"
+)
+
+// engine is an engine of the mind: it lists, removes, and fails where it is told to.
+type engine struct {
+	boxes     []string
+	secrets   []sbx.Secret
+	removeErr error
+	hang      bool
+}
+
+func (e *engine) Exec(context.Context, string, sbx.ExecSpec) (sbx.ExecResult, error) {
+	return sbx.ExecResult{}, sbx.ErrNotFound
+}
+
+func (e *engine) List(context.Context) ([]sbx.Sandbox, error) {
+	var list []sbx.Sandbox
+	for _, name := range e.boxes {
+		list = append(list, sbx.Sandbox{Name: name, Status: sbx.StatusRunning})
+	}
+	return list, nil
+}
+
+func (e *engine) Remove(ctx context.Context, names ...string) error {
+	if e.hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if e.removeErr != nil {
+		return e.removeErr
+	}
+	e.boxes = slices.DeleteFunc(e.boxes, func(b string) bool { return slices.Contains(names, b) })
+	return nil
+}
+
+func (e *engine) SecretList(context.Context) ([]sbx.Secret, error) { return e.secrets, nil }
+
+func (e *engine) SecretRemove(_ context.Context, gone sbx.Secret) error {
+	e.secrets = slices.DeleteFunc(e.secrets, func(s sbx.Secret) bool { return s.Sandbox == gone.Sandbox && s.Name == gone.Name })
+	return nil
+}
+
+func lease(run pair.RunID, owner pair.Owner) pair.Lease {
+	return pair.Lease{Run: run, Created: time.Now().UTC(), Owner: owner, Engine: pair.EngineRef{Kind: "sbx"}}
+}
+
+func dead() pair.Owner {
+	o := pair.Self()
+	o.Start = "1" // the id was given to another process since
+	return o
+}
+
+func TestRunIDs(t *testing.T) {
+	older, newer := pair.NewRunID(time.Unix(1_700_000_000, 0)), pair.NewRunID(time.Unix(1_700_000_001, 0))
+	if older >= newer {
+		t.Errorf("%s does not sort before %s", older, newer)
+	}
+	for _, name := range older.Names() {
+		if err := sbx.CheckName(name); err != nil {
+			t.Error(err)
+		}
+		if run, _, ok := pair.ParseName(name); !ok || run != older {
+			t.Errorf("ParseName(%q) = %q, %v", name, run, ok)
+		}
+	}
+	for _, name := range []string{"sbxpair-x-agent", "other-" + string(older) + "-agent", "sbxpair-" + string(older), "--all", ""} {
+		if _, _, ok := pair.ParseName(name); ok {
+			t.Errorf("%q was taken for one of ours", name)
+		}
+	}
+	for _, arg := range []string{"", "../../../etc", "a/b", "--all", strings.Repeat("a", 13), "UPPERCASEABC"} {
+		if _, err := pair.ParseRunID(arg); err == nil {
+			t.Errorf("%q was taken for a run id", arg)
+		}
+	}
+}
+
+func TestReleaseRemovesAndClosesAfterCancellation(t *testing.T) {
+	store := pair.NewStore(t.TempDir())
+	run := pair.NewRunID(time.Now())
+	e := &engine{boxes: append(run.Names(), "somebody-elses"), secrets: []sbx.Secret{
+		{Sandbox: run.Name(pair.RoleAgent), Name: "github"}, {Sandbox: "somebody-elses", Name: "github"}}}
+	p, err := pair.Acquire(e, store, lease(run, pair.Self()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := store.Load(run); err != nil || l.State != pair.Open || len(l.Sandboxes) != 2 {
+		t.Fatalf("before anything exists the lease is %+v, %v", l, err)
+	}
+	if err := os.WriteFile(p.CredentialFile(), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Release(ctx, "cancelled", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	l, _ := store.Load(run)
+	if l.State != pair.Closed || l.Outcome != "cancelled" {
+		t.Errorf("lease after release: %+v", l)
+	}
+	if !slices.Equal(e.boxes, []string{"somebody-elses"}) || len(e.secrets) != 1 {
+		t.Errorf("left in the engine: %v, %v", e.boxes, e.secrets)
+	}
+	if _, err := os.Stat(p.CredentialFile()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the credential file is still there: %v", err)
+	}
+}
+
+func TestReleaseIsBoundedAndSaysWhatMayBeLeft(t *testing.T) {
+	store := pair.NewStore(t.TempDir())
+	run := pair.NewRunID(time.Now())
+	p, err := pair.Acquire(&engine{hang: true}, store, lease(run, pair.Self()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Release(t.Context(), "failed", 200*time.Millisecond)
+	if !errors.Is(err, pair.ErrLeft) || !strings.Contains(err.Error(), run.Name(pair.RoleGitHub)) {
+		t.Errorf("Release with a hanging engine: %v; want ErrLeft with the names", err)
+	}
+	if l, _ := store.Load(run); l.State != pair.Open {
+		t.Errorf("the lease is %s: prune would not find it", l.State)
+	}
+}
+
+// TestFieldReports holds the rows of the category cleanup that leases and prune answer.
+func TestFieldReports(t *testing.T) {
+	t.Run("R084", func(t *testing.T) { // running leftovers of a dead owner go, those of a live one stay
+		store := pair.NewStore(t.TempDir())
+		orphan, alive, kept, lost := pair.RunID("222222222222"), pair.RunID("333333333333"), pair.RunID("444444444444"), pair.RunID("555555555555")
+		e := &engine{boxes: slices.Concat(orphan.Names(), alive.Names(), kept.Names(), lost.Names(), []string{"not-ours"})}
+		for run, owner := range map[pair.RunID]pair.Owner{orphan: dead(), alive: pair.Self(), kept: dead()} {
+			p, err := pair.Acquire(e, store, lease(run, owner))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if run == kept {
+				if err := p.Keep("up"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		found, err := pair.FindLeftovers(t.Context(), e, store, pair.EngineRef{Kind: "sbx"})
+		if err != nil || len(found) != 2 || found[0].Run != orphan || found[1].Run != lost {
+			t.Fatalf("leftovers %+v, %v; want the orphan and the one without a record", found, err)
+		}
+		if other, _ := pair.FindLeftovers(t.Context(), &engine{}, store, pair.EngineRef{Kind: "sbx-local"}); len(other) != 0 {
+			t.Errorf("another engine's leases were taken up: %+v", other)
+		}
+		if err := pair.Prune(t.Context(), e, store, found); err != nil {
+			t.Fatal(err)
+		}
+		if want := slices.Concat(alive.Names(), kept.Names(), []string{"not-ours"}); !slices.Equal(e.boxes, want) {
+			t.Errorf("left %v, want %v", e.boxes, want)
+		}
+		if l, _ := store.Load(orphan); l.State != pair.Closed || l.Outcome != "orphaned" { // R088
+			t.Errorf("the orphan's lease: %+v", l)
+		}
+	})
+	t.Run("R092", func(t *testing.T) { // a zombie counts as dead
+		if _, err := os.Stat("/proc/self/stat"); err != nil {
+			t.Skip("no /proc on this system: zombies cannot be told from processes")
+		}
+		child := exec.CommandContext(t.Context(), "true")
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer child.Wait() // not before the check: until then it is a zombie
+		owner := pair.Self()
+		owner.PID, owner.Start = child.Process.Pid, ""
+		deadline := time.After(10 * time.Second)
+		for owner.Check() != pair.Dead {
+			select {
+			case <-deadline:
+				t.Fatal("a zombie still counts as alive")
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	})
+	t.Run("R080", func(t *testing.T) { // what was left at once is on record for prune, with its names
+		store := pair.NewStore(t.TempDir())
+		run := pair.NewRunID(time.Now())
+		if _, err := pair.Acquire(&engine{}, store, lease(run, dead())); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(store.Dir(run), "lease.json"))
+		if err != nil || !strings.Contains(string(text), run.Name(pair.RoleAgent)) || !strings.Contains(string(text), run.Name(pair.RoleGitHub)) {
+			t.Errorf("lease %s, %v; want both names", text, err)
+		}
+	})
+	t.Run("R087", func(t *testing.T) { // a sandbox that vanished is lost, not "not found"
+		box := pair.NewSandbox(&engine{}, pair.NewRunID(time.Now()), pair.RoleAgent)
+		if _, err := box.Exec(t.Context(), sbx.ExecSpec{Argv: []string{"true"}}); !errors.Is(err, pair.ErrLost) {
+			t.Errorf("Exec in a vanished sandbox: %v, want ErrLost", err)
+		}
+	})
+}
+
+func TestOwners(t *testing.T) {
+	self := pair.Self()
+	if got := self.Check(); got != pair.Alive {
+		t.Errorf("this process is %s", got)
+	}
+	other := self
+	other.Host += ".elsewhere"
+	if got := other.Check(); got != pair.Unknown {
+		t.Errorf("another host's process is %s, want unknown: it must not be pruned from here", got)
+	}
+	if self.Boot != "" {
+		rebooted := self
+		rebooted.Boot = "another"
+		if got := rebooted.Check(); got != pair.Dead {
+			t.Errorf("a process of an earlier boot is %s", got)
+		}
+	}
+}
+
+func TestUnwindGoesOnAndStaysInTime(t *testing.T) {
+	var s pair.Stack
+	var order []string
+	s.Push("first", func(context.Context) error { order = append(order, "first"); return nil })
+	s.Push("stuck", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+	s.Push("broken", func(context.Context) error { order = append(order, "broken"); return errors.New("no") })
+	err := s.Unwind(t.Context(), 50*time.Millisecond, time.Minute)
+	if err == nil || !strings.Contains(err.Error(), "undo broken") || !strings.Contains(err.Error(), "undo stuck") {
+		t.Errorf("Unwind: %v; want both failures by name", err)
+	}
+	if !slices.Equal(order, []string{"broken", "first"}) {
+		t.Errorf("order %v, want newest first and all of them", order)
+	}
+	if err := s.Unwind(t.Context(), time.Second, time.Second); err != nil {
+		t.Errorf("second Unwind: %v; steps run once", err)
+	}
+}

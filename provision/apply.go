@@ -1,0 +1,262 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// Engine is what provisioning needs of an engine's client. Changes are made without a read after each; the Verify
+// methods read once for all of them.
+type Engine interface {
+	Create(ctx context.Context, spec sbx.CreateSpec) (sbx.Sandbox, error)
+	PolicyInit(ctx context.Context, preset sbx.Preset) error
+	PolicyAllow(ctx context.Context, rule sbx.PolicyRule) ([]string, error)
+	PolicyDeny(ctx context.Context, rule sbx.PolicyRule) ([]string, error)
+	SecretSet(ctx context.Context, s sbx.ServiceSecret) error
+	SecretSetCustom(ctx context.Context, s sbx.CustomSecret) (string, error)
+	SecretList(ctx context.Context) ([]sbx.Secret, error)
+	VerifyCreated(ctx context.Context, specs ...sbx.CreateSpec) ([]sbx.Sandbox, error)
+	VerifyRules(ctx context.Context, rules ...sbx.PolicyRule) error
+	VerifySecrets(ctx context.Context, want ...sbx.Secret) error
+}
+
+// Report lists the engine calls that Apply made, in the order in which they ended.
+type Report struct{ Calls []events.EngineCall }
+
+// Apply makes the pair of the plan: both sandboxes at once, their rules in one call each, their secrets, and then one
+// read of each kind that checks all of it. p must have been acquired, so that whatever comes to exist is on record;
+// Apply removes nothing itself, the release of p does.
+//
+// The error matches [ErrRefused] if a global secret of the engine would break the split.
+func Apply(ctx context.Context, engine Engine, p *pair.Pair, plan Plan, creds Credentials) (Report, error) {
+	a := &apply{engine: engine, pair: p, plan: plan}
+	err := a.do(ctx, creds)
+	return Report{a.calls}, err
+}
+
+type apply struct {
+	engine Engine
+	pair   *pair.Pair
+	plan   Plan
+
+	mu    sync.Mutex
+	calls []events.EngineCall
+}
+
+// call makes one engine call and notes it.
+func (a *apply) call(op string, do func() error) error {
+	start := time.Now()
+	err := do()
+	code := 0
+	if exit, ok := errors.AsType[*sbx.ExitError](err); ok {
+		code = exit.Code
+	} else if err != nil {
+		code = -1
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls = append(a.calls, events.EngineCall{Op: op, Took: time.Since(start), Code: code})
+	return err
+}
+
+func (a *apply) do(ctx context.Context, creds Credentials) error {
+	if err := a.refuseGlobals(ctx); err != nil {
+		return err
+	}
+	agent, github := a.plan.Agent, a.plan.GitHub
+	if err := both(ctx,
+		func(ctx context.Context) error { return a.make(ctx, agent, creds.Agent) },
+		func(ctx context.Context) error { return a.make(ctx, github, creds.GitHub) },
+	); err != nil {
+		return err
+	}
+	return a.readBack(ctx)
+}
+
+// both runs the steps at the same time; the first failure cancels the others, and all have ended when it returns.
+func both(ctx context.Context, steps ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	errs := make([]error, len(steps))
+	var wg sync.WaitGroup
+	for i, step := range steps {
+		wg.Go(func() {
+			if errs[i] = step(ctx); errs[i] != nil {
+				cancel(errs[i])
+			}
+		})
+	}
+	wg.Wait()
+	first := context.Cause(ctx)
+	for _, err := range errs {
+		// An error that only says that the other step failed adds nothing.
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return err
+		}
+	}
+	return first
+}
+
+// refuseGlobals refuses to go on beside a global secret that the engine would put into a sandbox of ours where a
+// scoped one of ours does not stand in its place.
+func (a *apply) refuseGlobals(ctx context.Context) error {
+	var listed []sbx.Secret
+	err := a.call("secret ls", func() (err error) { listed, err = a.engine.SecretList(ctx); return err })
+	if err != nil {
+		return err
+	}
+	for _, s := range listed {
+		if !s.Global() || s.Type == sbx.SecretRegistry { // a registry's is for pulling images, on the host
+			continue
+		}
+		for _, spec := range []Spec{a.plan.Agent, a.plan.GitHub} {
+			shadowed := spec.Secret.Strategy == Service && s.Type == sbx.SecretService && s.Name == spec.Secret.Service
+			if !shadowed {
+				return fmt.Errorf("%w: the engine has a global secret (%s), which it would offer to the %s sandbox too; remove it, or scope it to the sandboxes that need it",
+					ErrRefused, label(s), spec.Role)
+			}
+		}
+	}
+	return nil
+}
+
+// label names a secret for people.
+func label(s sbx.Secret) string {
+	if s.Type == sbx.SecretService {
+		return "service " + s.Name
+	}
+	return "custom " + s.Env
+}
+
+func (a *apply) spec(s Spec) sbx.CreateSpec {
+	return sbx.CreateSpec{
+		Name: s.Name, Workspaces: s.Workspaces, CPUs: s.CPUs, MemoryMiB: s.MemoryMiB, Template: s.Template, SkillsOff: true,
+		Local: a.plan.Local,
+	}
+}
+
+// make makes one sandbox, and then gives it its rules and its secret at the same time.
+func (a *apply) make(ctx context.Context, s Spec, value secrets.Value) error {
+	err := a.create(ctx, s)
+	if errors.Is(err, sbx.ErrPolicyUninitialised) && a.plan.Engine.Kind == pair.EngineLocal {
+		// Nothing is narrower than deny-all, so on our own engine this takes nothing from anybody. With sbx the choice is the user's.
+		err = a.call("policy init", func() error { return a.engine.PolicyInit(ctx, sbx.PresetDenyAll) })
+		if err == nil || errors.Is(err, sbx.ErrExists) { // the other sandbox's step may have been first
+			err = a.create(ctx, s)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("create the %s sandbox: %w", s.Role, err)
+	}
+	return both(ctx,
+		func(ctx context.Context) error { return a.rules(ctx, s) },
+		func(ctx context.Context) error { return a.secret(ctx, s, value) },
+	)
+}
+
+func (a *apply) create(ctx context.Context, s Spec) error {
+	return a.call("create "+string(s.Role), func() error { _, err := a.engine.Create(ctx, a.spec(s)); return err })
+}
+
+func (a *apply) rules(ctx context.Context, s Spec) error {
+	for _, rule := range policyRules(s) {
+		do := a.engine.PolicyAllow
+		if rule.Decision == sbx.Deny {
+			do = a.engine.PolicyDeny
+		}
+		err := a.call(fmt.Sprintf("policy %s %s", rule.Decision, s.Role), func() error { _, err := do(ctx, rule); return err })
+		if err != nil {
+			return fmt.Errorf("network rules of the %s sandbox: %w", s.Role, err)
+		}
+	}
+	return nil
+}
+
+// policyRules are the engine's rules of a spec: one call for all that is denied, one for all that is allowed. An empty
+// list makes no rule: an empty allow list allows nothing.
+func policyRules(s Spec) []sbx.PolicyRule {
+	var out []sbx.PolicyRule
+	for _, list := range []struct {
+		decision sbx.Decision
+		rules    []Rule
+	}{{sbx.Deny, s.Deny}, {sbx.Allow, s.Allow}} {
+		rule := sbx.PolicyRule{Sandbox: s.Name, Decision: list.decision}
+		for _, r := range list.rules {
+			rule.Resources = append(rule.Resources, r.Resource)
+		}
+		if len(rule.Resources) > 0 {
+			out = append(out, rule)
+		}
+	}
+	return out
+}
+
+func (a *apply) secret(ctx context.Context, s Spec, value secrets.Value) error {
+	err := a.call("secret set "+string(s.Role), func() error {
+		if s.Secret.Strategy == Service {
+			return a.engine.SecretSet(ctx, sbx.ServiceSecret{Service: s.Secret.Service, Sandbox: s.Name, Value: value})
+		}
+		path := a.pair.CredentialFile()
+		if err := writePrivate(path, value); err != nil {
+			return err
+		}
+		_, err := a.engine.SecretSetCustom(ctx, sbx.CustomSecret{
+			Sandbox: s.Name, Env: s.Secret.Env, Placeholder: s.Secret.Placeholder, Hosts: s.Secret.Hosts,
+			Command: "/bin/cat '" + path + "'", // our own state folder: no quote in it, or writePrivate refused it
+		})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("secret of the %s sandbox: %w", s.Role, err)
+	}
+	return nil
+}
+
+// readBack checks with one read of each kind that everything took effect: exit 0 is no proof.
+func (a *apply) readBack(ctx context.Context) error {
+	var rules []sbx.PolicyRule
+	var want []sbx.Secret
+	var specs []sbx.CreateSpec
+	for _, s := range []Spec{a.plan.Agent, a.plan.GitHub} {
+		specs = append(specs, a.spec(s))
+		rules = append(rules, policyRules(s)...)
+		if s.Secret.Strategy == Service {
+			want = append(want, sbx.Secret{Type: sbx.SecretService, Sandbox: s.Name, Name: s.Secret.Service})
+		} else {
+			want = append(want, sbx.Secret{Type: sbx.SecretCustom, Sandbox: s.Name, Env: s.Secret.Env, Placeholder: s.Secret.Placeholder, Hosts: s.Secret.Hosts})
+		}
+	}
+	return both(ctx,
+		func(ctx context.Context) error {
+			return a.call("ls", func() error { _, err := a.engine.VerifyCreated(ctx, specs...); return err })
+		},
+		func(ctx context.Context) error {
+			return a.call("policy ls", func() error { return a.engine.VerifyRules(ctx, rules...) })
+		},
+		func(ctx context.Context) error {
+			return a.call("secret ls", func() error { return a.engine.VerifySecrets(ctx, want...) })
+		},
+	)
+}
+
+// writePrivate puts a credential into a file that only its owner may read and that did not exist before.
+func writePrivate(path string, value secrets.Value) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("write credential file: %w", err)
+	}
+	_, err = file.WriteString(value.Reveal())
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write credential file: %w", err)
+	}
+	return nil
+}

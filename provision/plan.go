@@ -1,0 +1,231 @@
+package provision
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/policy"
+	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// ErrRefused matches the error of a plan that would break a rule of the house.
+var ErrRefused = errors.New("refused")
+
+// Strategy is how a credential reaches its host.
+type Strategy string
+
+// The strategies, best first.
+const (
+	// Service is one of the engine's built-in secrets, scoped to the sandbox, its value by standard input.
+	Service Strategy = "service"
+	// Custom is a secret with a placeholder of our own, bound to hosts that we name. The value comes from a 0600
+	// file that the engine reads by a command (sbx 0.42): earlier versions take it on argv only.
+	Custom Strategy = "custom"
+)
+
+// Rule is one network rule of a plan.
+type Rule struct {
+	Resource string `json:"resource"`
+	Reason   string `json:"reason"`
+}
+
+// Binding ties a credential to a sandbox. It holds no value.
+type Binding struct {
+	Strategy    Strategy `json:"strategy"`
+	Service     string   `json:"service,omitempty"` // of a service secret
+	Hosts       []string `json:"hosts"`             // where the value goes
+	Env         string   `json:"env"`               // the variable that holds the placeholder inside
+	Placeholder string   `json:"placeholder"`
+}
+
+// Spec is the description of one sandbox.
+type Spec struct {
+	Role       pair.Role       `json:"role"`
+	Name       string          `json:"name"`
+	Workspaces []sbx.Workspace `json:"workspaces"`
+	CPUs       int             `json:"cpus,omitempty"`
+	MemoryMiB  int             `json:"memory_mib,omitempty"`
+	Template   string          `json:"template,omitempty"`
+	Allow      []Rule          `json:"allow"`
+	Deny       []Rule          `json:"deny,omitempty"`
+	Secret     Binding         `json:"secret"`
+}
+
+// Plan is the complete description of a pair. Equal inputs give equal plans.
+type Plan struct {
+	Run    pair.RunID       `json:"run"`
+	Engine pair.EngineRef   `json:"engine"`
+	Agent  Spec             `json:"agent"`
+	GitHub Spec             `json:"github"`
+	Local  sbx.LocalOptions `json:"local,omitzero"`
+	Repo   string           `json:"repository"`
+	Host   string           `json:"github_host"`
+}
+
+// Input is what a plan follows from.
+type Input struct {
+	Run           pair.RunID
+	Engine        pair.EngineRef
+	Repo          string   // OWNER/NAME
+	Host          string   // of GitHub
+	Agent         string   // name of the agent adapter
+	AgentEnv      string   // the variable in which the agent CLI looks for its credential
+	BoundHosts    []string // where the agent's credential may go
+	Workspace     sbx.Workspace
+	Mounts        []sbx.Workspace
+	AgentStrategy Strategy // empty: the best
+	Allow, Deny   []string // the operator's; Allow is for the agent only
+	CPUs          int
+	MemoryMiB     int
+	Template      string
+	Local         sbx.LocalOptions
+}
+
+// New computes the plan. It has no side effects. The error matches [ErrRefused] if what is asked for would break the
+// split, and says which part.
+func New(in Input) (Plan, error) {
+	agentProfile, err := policy.ForAgent(in.Agent)
+	if err != nil {
+		return Plan{}, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	githubProfile, err := policy.ForGitHub(in.Repo, in.Host)
+	if err != nil {
+		return Plan{}, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	deny, err := resources(in.Deny, "network.deny")
+	if err != nil {
+		return Plan{}, err
+	}
+	agentRules, err := rules(agentProfile, in.Allow, deny)
+	if err != nil {
+		return Plan{}, err
+	}
+	githubRules, err := rules(githubProfile, nil, deny)
+	if err != nil {
+		return Plan{}, err
+	}
+	for _, own := range gitHosts(in.Host) {
+		if wide := covering(agentRules, own); wide != "" && !slices.Contains(in.BoundHosts, own) {
+			return Plan{}, fmt.Errorf("%w: %q would let the agent sandbox reach %s, which belongs to the github sandbox; take it out of network.allow", ErrRefused, wide, own)
+		}
+	}
+	bound := slices.DeleteFunc(slices.Clone(in.BoundHosts), func(host string) bool { return covering(agentRules, host) == "" })
+	if len(bound) == 0 {
+		return Plan{}, fmt.Errorf("%w: network.deny leaves the agent no host to use its credential on", ErrRefused)
+	}
+	for _, host := range gitHosts(in.Host) {
+		if covering(githubRules, host) == "" {
+			return Plan{}, fmt.Errorf("%w: network.deny takes %s from the github sandbox, which cannot work without it", ErrRefused, host)
+		}
+	}
+	return Plan{
+		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Host: in.Host, Local: in.Local,
+		Agent: Spec{
+			Role: pair.RoleAgent, Name: in.Run.Name(pair.RoleAgent),
+			Workspaces: append([]sbx.Workspace{in.Workspace}, in.Mounts...),
+			CPUs:       in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
+			Allow: agentRules, Deny: deny, Secret: agentBinding(in, bound),
+		},
+		GitHub: Spec{
+			Role: pair.RoleGitHub, Name: in.Run.Name(pair.RoleGitHub), CPUs: in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
+			Allow: githubRules, Deny: deny,
+			Secret: Binding{Service, "github", gitHosts(in.Host), "GH_TOKEN", secrets.GitHubServicePlaceholder},
+		},
+	}, nil
+}
+
+// agentBinding gives the agent its credential. The built-in github service holds the Copilot token too: scoped to the
+// agent sandbox it also shadows a global one. Its placeholder has the shape of a fine-grained token, since the Copilot
+// CLI checks that before it sends anything.
+func agentBinding(in Input, hosts []string) Binding {
+	b := Binding{Service, "github", hosts, in.AgentEnv, secrets.GitHubPATPlaceholder}
+	if in.AgentStrategy == Custom {
+		// The run id makes the placeholder unique, so that a leftover of another run is never taken for ours.
+		b = Binding{Custom, "", hosts, in.AgentEnv, "github_pat_sbxproxymanaged" + string(in.Run)[5:] + secrets.GitHubPATPlaceholder[33:]}
+	}
+	return b
+}
+
+// gitHosts are the hosts to which GH_TOKEN is bound.
+func gitHosts(host string) []string {
+	if host == "github.com" {
+		return []string{"api.github.com", "github.com"}
+	}
+	return []string{apiHost(host), host}
+}
+
+func apiHost(host string) string {
+	switch {
+	case host == "github.com", strings.HasSuffix(host, ".ghe.com"):
+		return "api." + host
+	}
+	return host // GitHub Enterprise Server has its API under /api/v3
+}
+
+// rules joins what a role needs with what the operator allows, without what the operator denies: a seeded list must
+// not win over a deny (sbxloop changelog, field report R036). Engines here are given host rules only.
+func rules(profile policy.Profile, allow []string, deny []Rule) ([]Rule, error) {
+	need, err := profile.Hosts()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	own, err := resources(allow, "network.allow")
+	if err != nil {
+		return nil, err
+	}
+	var list []Rule
+	for _, r := range need {
+		list = append(list, Rule{r.Resources[0].String(), r.Reason})
+	}
+	var out []Rule
+	for _, rule := range append(list, own...) {
+		denied := covering(deny, hostPart(rule.Resource)) != ""
+		known := slices.ContainsFunc(out, func(r Rule) bool { return r.Resource == rule.Resource })
+		if !denied && !known {
+			out = append(out, rule)
+		}
+	}
+	return out, nil
+}
+
+// resources parses what an operator wrote, and refuses what is too wide to be meant.
+func resources(list []string, reason string) ([]Rule, error) {
+	var out []Rule
+	for _, text := range list {
+		parsed, err := policy.ParseResource(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrRefused, reason, err)
+		}
+		if wide := parsed.Wide(); wide != "" && reason == "network.allow" {
+			return nil, fmt.Errorf("%w: %s: %q is too wide: %s", ErrRefused, reason, text, wide)
+		}
+		out = append(out, Rule{parsed.String(), reason})
+	}
+	return out, nil
+}
+
+// covering returns the first resource of list that covers host on port 443, or nothing.
+func covering(list []Rule, host string) string {
+	h, err := policy.ParseHost(host)
+	if err != nil {
+		return ""
+	}
+	for _, rule := range list {
+		if res, err := policy.ParseResource(rule.Resource); err == nil && res.Covers(h, 443) {
+			return rule.Resource
+		}
+	}
+	return ""
+}
+
+func hostPart(resource string) string {
+	if host, _, err := net.SplitHostPort(resource); err == nil {
+		return host
+	}
+	return resource
+}

@@ -1,0 +1,136 @@
+package provision_test
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/provision"
+	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+func input() provision.Input {
+	return provision.Input{
+		Run: "3abcdefghijk", Engine: pair.EngineRef{Kind: pair.EngineLocal}, Repo: "octo/slugify", Host: "github.com",
+		Agent: "copilot", AgentEnv: "COPILOT_GITHUB_TOKEN", BoundHosts: []string{"api.github.com", "api.githubcopilot.com"},
+		Workspace: sbx.Workspace{Path: "/w"},
+	}
+}
+
+func allowed(s provision.Spec) []string {
+	var out []string
+	for _, r := range s.Allow {
+		out = append(out, r.Resource)
+	}
+	return out
+}
+
+func TestPlanSplitsThePair(t *testing.T) {
+	plan, err := provision.New(input())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := provision.New(input()); !reflect.DeepEqual(plan, again) {
+		t.Error("equal inputs gave different plans")
+	}
+	if slices.Contains(allowed(plan.Agent), "github.com:443") || !slices.Contains(allowed(plan.Agent), "api.githubcopilot.com:443") {
+		t.Errorf("the agent may reach %v", allowed(plan.Agent))
+	}
+	if slices.Contains(allowed(plan.GitHub), "api.githubcopilot.com:443") || !slices.Contains(allowed(plan.GitHub), "github.com:443") {
+		t.Errorf("the github sandbox may reach %v", allowed(plan.GitHub))
+	}
+	if len(plan.GitHub.Workspaces) != 0 {
+		t.Errorf("the github sandbox mounts %v; it mounts nothing of the agent's", plan.GitHub.Workspaces)
+	}
+	for _, r := range slices.Concat(plan.Agent.Allow, plan.GitHub.Allow) {
+		if r.Reason == "" || !strings.HasSuffix(r.Resource, ":443") {
+			t.Errorf("rule %+v: each has a reason and one port", r)
+		}
+	}
+	if plan.Agent.Secret.Env != "COPILOT_GITHUB_TOKEN" || plan.GitHub.Secret.Env != "GH_TOKEN" ||
+		secrets.Classify(secrets.New(plan.Agent.Secret.Placeholder)) != secrets.KindPlaceholder ||
+		!strings.HasPrefix(plan.Agent.Secret.Placeholder, "github_pat_") {
+		t.Errorf("bindings %+v and %+v", plan.Agent.Secret, plan.GitHub.Secret)
+	}
+}
+
+func TestCustomPlaceholderIsTheRunsOwnAndTokenShaped(t *testing.T) {
+	in := input()
+	in.AgentStrategy = provision.Custom
+	plan, err := provision.New(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Run = "4abcdefghijz"
+	other, err := provision.New(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := plan.Agent.Secret.Placeholder
+	if p == other.Agent.Secret.Placeholder || len(p) != len(secrets.GitHubPATPlaceholder) || !secrets.IsPlaceholder(p) {
+		t.Errorf("placeholders %q and %q", p, other.Agent.Secret.Placeholder)
+	}
+}
+
+// TestFieldReports holds the rows of the category policy that the plan answers.
+func TestFieldReports(t *testing.T) {
+	t.Run("R036", func(t *testing.T) { // deny wins over the baseline, which is filtered before it is applied
+		in := input()
+		in.Deny = []string{"api.business.githubcopilot.com", "**.individual.githubcopilot.com"}
+		plan, err := provision.New(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(allowed(plan.Agent), "api.business.githubcopilot.com:443") || len(plan.Agent.Deny) != 2 || len(plan.GitHub.Deny) != 2 {
+			t.Errorf("allowed %v, denied %v", allowed(plan.Agent), plan.Agent.Deny)
+		}
+	})
+	t.Run("R037", func(t *testing.T) { // what opens everything is refused by name, before any engine is asked
+		for _, wide := range []string{"*", "**", "0.0.0.0/0", "*.com"} {
+			in := input()
+			in.Allow = []string{wide}
+			if _, err := provision.New(in); !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), wide) {
+				t.Errorf("%s: %v; want it refused by name", wide, err)
+			}
+		}
+	})
+	t.Run("R030", func(t *testing.T) { // an empty list is not "everything"
+		in := input()
+		in.Allow = []string{}
+		plan, err := provision.New(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bare := input()
+		none, err := provision.New(bare)
+		if err != nil || !slices.Equal(allowed(plan.Agent), allowed(none.Agent)) {
+			t.Errorf("an empty list allowed %v, no list %v, %v", allowed(plan.Agent), allowed(none.Agent), err)
+		}
+	})
+}
+
+func TestPlanRefusesWhatWouldBreakTheSplit(t *testing.T) {
+	for name, change := range map[string]func(*provision.Input){
+		"the agent may push": func(in *provision.Input) { in.Allow = []string{"github.com"} },
+		"by a wildcard": func(in *provision.Input) {
+			in.Host = "git.corp.test"
+			in.BoundHosts = []string{"api.githubcopilot.com"}
+			in.Allow = []string{"*.corp.test"}
+		},
+		"the model is denied":        func(in *provision.Input) { in.Deny = []string{"api.github.com", "**.githubcopilot.com"} },
+		"GitHub itself is denied":    func(in *provision.Input) { in.Deny = []string{"github.com"} },
+		"no repository":              func(in *provision.Input) { in.Repo = "octo" },
+		"an agent nobody knows":      func(in *provision.Input) { in.Agent = "hal" },
+		"a resource that never acts": func(in *provision.Input) { in.Allow = []string{"https://x.test/y"} },
+	} {
+		in := input()
+		change(&in)
+		if plan, err := provision.New(in); !errors.Is(err, provision.ErrRefused) {
+			t.Errorf("%s: accepted (%v): %v", name, err, allowed(plan.Agent))
+		}
+	}
+}
