@@ -1,0 +1,150 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Task is one piece of work for an agent.
+type Task struct {
+	Prompt    string
+	Model     string // as the CLI names it; "" leaves the choice to the CLI
+	Effort    string // reasoning effort, where the CLI has such a thing
+	SessionID string // UUID of a new session, or, with Resume, the session to go on with
+	Resume    bool
+	ReadOnly  bool     // a session that only looks: tools that write or run programs are withheld
+	Dir       string   // working folder inside the sandbox
+	Command   []string // replaces the adapter's program, such as {"/opt/copilot/copilot"}
+	Args      []string // added to the command line
+	Env       []string // "K=V", added to the environment; wins over the adapter's
+}
+
+// Invocation is a task as a command line.
+type Invocation struct {
+	Argv      []string
+	Env       []string // "K=V"
+	Unset     []string // variables that the process must not see, whatever the sandbox presets
+	Files     []File   // to be written before the start
+	Stdin     string
+	Dir       string
+	UsageFile string // path inside that holds the token counts afterwards, or ""
+}
+
+// File is a file in the home folder of the sandbox's user, written with mode 0600.
+type File struct {
+	Path string // relative to the home folder
+	Data string
+}
+
+// Credential says how a CLI gets at its model.
+type Credential struct {
+	Env         string   // variable that the CLI reads
+	Placeholder string   // what the variable holds inside; shaped so that the CLI accepts it
+	Hosts       []string // where the real value goes, in place of the placeholder
+	Header      string   // header in which the CLI sends it
+	Check       string   // URL that answers 2xx to the credential without cost; empty: there is none
+}
+
+// Adapter is what there is to know about one agent CLI.
+type Adapter struct {
+	Name       string
+	Program    string // looked up in the sandbox's PATH
+	Credential Credential
+
+	invoke  func(t Task, state string) (Invocation, error)
+	decoder func() decoder
+	usage   func([]byte) (Usage, error) // reads Invocation.UsageFile
+	// finishes says that a whole run ends with a line that says so: without it, the run was cut off.
+	finishes bool
+}
+
+// decoder turns one JSON line into events. It keeps state between lines.
+type decoder interface{ decode(line []byte) []Event }
+
+// ErrTask matches errors about a task that a CLI cannot be given.
+var ErrTask = errors.New("task cannot be run")
+
+// stateMark stands for the run's folder inside the sandbox until Run knows it.
+const stateMark = "/tmp/sbxpair-agent"
+
+// Invocation returns the command line for t. It does not touch the sandbox.
+func (a Adapter) Invocation(t Task) (Invocation, error) { return a.invocation(t, stateMark) }
+
+func (a Adapter) invocation(t Task, state string) (Invocation, error) {
+	switch {
+	case strings.TrimSpace(t.Prompt) == "":
+		return Invocation{}, fmt.Errorf("%w: the prompt is empty", ErrTask)
+	case t.Resume && t.SessionID == "":
+		return Invocation{}, fmt.Errorf("%w: no session to resume", ErrTask)
+	case t.SessionID != "" && !sessionID(t.SessionID):
+		return Invocation{}, fmt.Errorf("%w: session id %q", ErrTask, t.SessionID)
+	case strings.HasPrefix(t.Model, "-") || strings.HasPrefix(t.Effort, "-"):
+		return Invocation{}, fmt.Errorf("%w: model or effort reads as a flag", ErrTask)
+	case len(t.Command) > 0 && t.Command[0] == "":
+		return Invocation{}, fmt.Errorf("%w: the command is empty", ErrTask)
+	}
+	for _, s := range slices.Concat(t.Command, t.Args, t.Env, []string{t.Model, t.Effort, t.Dir}) {
+		if strings.ContainsRune(s, 0) {
+			return Invocation{}, fmt.Errorf("%w: zero byte in an argument", ErrTask)
+		}
+	}
+	if slices.Contains(t.Args, "") { // sbx refuses empty arguments (400 from its daemon)
+		return Invocation{}, fmt.Errorf("%w: empty argument", ErrTask)
+	}
+	inv, err := a.invoke(t, state)
+	if err != nil {
+		return Invocation{}, err
+	}
+	program := t.Command
+	if len(program) == 0 {
+		program = []string{a.Program}
+	}
+	inv.Argv = slices.Concat(program, inv.Argv)
+	inv.Env = append(inv.Env, t.Env...)
+	inv.Unset = append(inv.Unset, foreignVariables(a.Credential.Env, inv.Env)...)
+	if inv.Dir == "" {
+		inv.Dir = t.Dir
+	}
+	return inv, nil
+}
+
+// foreignVariables are credentials of other tools that a sandbox may preset, or that a CLI would take for its own: the
+// Copilot CLI uses GH_TOKEN where it finds one. What the run itself sets stays.
+func foreignVariables(own string, env []string) []string {
+	var list []string
+	for _, name := range []string{"GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GH_HOST",
+		"COPILOT_GITHUB_TOKEN", "GITHUB_COPILOT_API_TOKEN", "COPILOT_ALLOW_ALL", "SSH_AUTH_SOCK", "CI"} {
+		set := slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+		if name != own && !set {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// sessionID accepts what the CLIs use for one: UUIDs, and opencode's ses_… names.
+func sessionID(s string) bool {
+	return len(s) <= 80 && s[0] != '-' && strings.IndexFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_')
+	}) < 0
+}
+
+func adapters() map[string]Adapter {
+	m := make(map[string]Adapter)
+	for _, a := range []Adapter{Copilot(), Claude(), Codex()} {
+		m[a.Name] = a
+	}
+	return m
+}
+
+// Lookup returns the adapter of that name.
+func Lookup(name string) (Adapter, bool) {
+	a, ok := adapters()[name]
+	return a, ok
+}
+
+// Names lists the adapters.
+func Names() []string { return slices.Sorted(maps.Keys(adapters())) }
