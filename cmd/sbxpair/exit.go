@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/sbxpair/sbxpair/config"
+	"github.com/sbxpair/sbxpair/doctor"
+	"github.com/sbxpair/sbxpair/github"
+	"github.com/sbxpair/sbxpair/loop"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/provision"
+	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
+	"github.com/sbxpair/sbxpair/workspace"
+)
+
+// Exit codes; docs/reference/exit-codes.md explains them.
+const (
+	exitDone       = 0
+	exitFailed     = 1 // the work failed, or a check is red
+	exitUsage      = 2 // usage or configuration
+	exitLeft       = 3 // clean-up incomplete: something may be left, prune finds it
+	exitEngine     = 4
+	exitCredential = 5
+	exitRefused    = 6 // by policy or gate
+	exitBudget     = 7
+	exitNothing    = 8
+	exitOwn        = 125 // of exec and shell: our own failure, not the command's
+)
+
+// A signalError is the cause of a context that a signal cancelled.
+type signalError struct{ signal os.Signal }
+
+func (e *signalError) Error() string { return e.signal.String() + " signal received" }
+
+// Is makes it a kind of cancellation.
+func (e *signalError) Is(target error) bool { return target == context.Canceled }
+
+// code is what a shell reports for a program that the signal ended.
+func (e *signalError) code() int {
+	if s, ok := e.signal.(syscall.Signal); ok {
+		return 128 + int(s)
+	}
+	return exitFailed
+}
+
+// A usageError is a mistake in how the command was called.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// A codeError ends the command with a code and no message: a guest's exit code, or a result that was printed already.
+type codeError int
+
+func (e codeError) Error() string { return fmt.Sprintf("exit %d", int(e)) }
+
+// exitCode maps an error to the command's exit code. The order matters: what is left behind outranks why.
+func exitCode(err error) int {
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	if err == nil {
+		return exitDone
+	}
+	if code, ok := errors.AsType[codeError](err); ok {
+		return int(code)
+	}
+	signalled, bySignal := errors.AsType[*signalError](err)
+	_, ownFailure := errors.AsType[*ownError](err)
+	_, usage := errors.AsType[*usageError](err)
+	_, workspaceErr := errors.AsType[*workspace.Error](err)
+	switch {
+	case is(pair.ErrLeft):
+		return exitLeft
+	case bySignal:
+		return signalled.code()
+	case ownFailure:
+		return exitOwn
+	case usage, workspaceErr, is(config.ErrInvalid, loop.ErrNoTask, pair.ErrNoLease, sbx.ErrInvalid):
+		return exitUsage
+	case is(loop.ErrBudget):
+		return exitBudget
+	case is(loop.ErrNothing, github.ErrNoChanges):
+		return exitNothing
+	case is(secrets.ErrMissing, secrets.ErrUnfit, provision.ErrCredential, github.ErrUnauthorized):
+		return exitCredential
+	case is(loop.ErrRefused, provision.ErrRefused, provision.ErrNotProven, github.ErrForbidden, github.ErrBlockedByPolicy):
+		return exitRefused
+	case is(loop.ErrFailed, doctor.ErrRed):
+		return exitFailed
+	case isEngine(err):
+		return exitEngine
+	}
+	return exitFailed
+}
+
+// isEngine reports whether err is trouble with the engine itself.
+func isEngine(err error) bool {
+	for _, kind := range []error{
+		sbx.ErrNotInstalled, sbx.ErrForeignTool, sbx.ErrNotSignedIn, sbx.ErrPolicyUninitialised, sbx.ErrExists, sbx.ErrNotRunning,
+		sbx.ErrEngine, sbx.ErrDaemon, sbx.ErrVersionMismatch, sbx.ErrMountDenied, sbx.ErrPullFailed, sbx.ErrDiskFull, sbx.ErrKeyring,
+		sbx.ErrSecretStore, sbx.ErrRefusedFlag, sbx.ErrUnsupported, sbx.ErrPrompt, sbx.ErrTimeout, sbx.ErrConnectionLost, sbx.ErrLaunch,
+		sbx.ErrMalformed, sbx.ErrNotApplied, sbx.ErrNotFound, pair.ErrLost,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	_, exited := errors.AsType[*sbx.ExitError](err)
+	return exited
+}
+
+// hint returns what to do about err, if anything is known.
+func hint(err error) string {
+	if ws, ok := errors.AsType[*workspace.Error](err); ok && ws.Remedy != "" {
+		return ws.Remedy
+	}
+	switch {
+	case errors.Is(err, pair.ErrLeft):
+		return "sbxpair prune"
+	case errors.Is(err, secrets.ErrMissing):
+		return "make one fine-grained token for each role and put it where the configuration says (sbxpair config show); docs/how-to/tokens.md"
+	}
+	return strings.TrimSpace(sbx.Hint(err))
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/loop"
+)
+
+// progress shows a run on standard error while it goes on: a line a phase, and what the agent does in between. On a
+// terminal the line of a running phase is there at once; elsewhere only finished phases are printed.
+type progress struct {
+	app *app
+	// open is the phase whose line stands unfinished on the terminal.
+	open events.Phase
+}
+
+func (p *progress) show(payload events.Payload) {
+	if p.app.quiet {
+		return
+	}
+	switch e := payload.(type) {
+	case events.RunStarted:
+		isolation := ""
+		if e.Isolation != "" {
+			isolation = " (" + e.Isolation + ")"
+		}
+		p.line("%s: %s on %s %s%s", e.Repository, e.Agent, e.Engine, e.EngineVer, isolation)
+	case events.PhaseStarted:
+		if p.app.terminal() {
+			fmt.Fprintf(p.app.stderr, "  %-10s …", e.Phase)
+			p.open = e.Phase
+		}
+	case events.PhaseEnded:
+		mark, detail := "ok", e.Detail
+		if e.Error != "" {
+			mark, detail = "failed", ""
+		}
+		if p.open == e.Phase {
+			fmt.Fprint(p.app.stderr, "\r")
+			p.open = ""
+		}
+		fmt.Fprintf(p.app.stderr, "  %-10s %6.1fs  %-6s %s\n", e.Phase, e.Took.Seconds(), mark, plain(detail))
+	case events.AgentActed:
+		p.acted(e)
+	case events.Verified:
+		p.line("    $ %s: exit %d", plain(e.Command), e.Exit)
+	case events.Blocked:
+		p.line("    blocked: %s sandbox → %s (%d×)", e.Role, plain(e.Host), e.Count)
+	case events.Gated:
+		for _, refusal := range e.Refusals {
+			p.line("    refused: %s", plain(refusal))
+		}
+		for _, warning := range e.Warnings {
+			p.line("    warning: %s", plain(warning))
+		}
+	case events.Noted:
+		p.line("    note: %s", plain(e.Text))
+	}
+}
+
+func (p *progress) acted(e events.AgentActed) {
+	switch e.Type {
+	case "tool-start":
+		p.line("    turn %d: %s %s", e.Turn, plain(e.Tool), short(e.Text))
+	case "tool-end":
+		if e.Success != nil && !*e.Success {
+			p.line("    turn %d: %s failed: %s", e.Turn, plain(e.Tool), short(e.Text))
+		}
+	case "message":
+		if e.Text != "" {
+			p.line("    agent: %s", short(e.Text))
+		}
+	case "error", "warning":
+		p.line("    %s: %s", e.Type, short(e.Text))
+	}
+}
+
+// line prints a whole line, after an unfinished one if there is one.
+func (p *progress) line(format string, args ...any) {
+	if p.open != "" {
+		fmt.Fprintln(p.app.stderr)
+		p.open = ""
+	}
+	fmt.Fprintf(p.app.stderr, format+"\n", args...)
+}
+
+// plain makes text of a stranger fit for a terminal line: no control characters, no escapes.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == '\u202e' || r == '\u2066' || r == '\u2067' {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// short cuts text to what fits beside a phase.
+func short(s string) string {
+	s = strings.Join(strings.Fields(plain(s)), " ")
+	if r := []rune(s); len(r) > 100 {
+		return string(r[:99]) + "…"
+	}
+	return s
+}
+
+// printResult writes what a person wants to know at the end of a run.
+func printResult(w io.Writer, r loop.Result) {
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	defer tw.Flush()
+	row := func(name, format string, args ...any) { fmt.Fprintf(tw, name+"\t"+format+"\n", args...) }
+	row("run", "%s", r.Run)
+	row("outcome", "%s", r.Outcome)
+	if d := r.Delivered; d.PullRequest != "" {
+		draft := ""
+		if d.Draft {
+			draft = " (draft)"
+		}
+		row("pull request", "%s%s", d.PullRequest, draft)
+	}
+	if r.Agent.Outcome != "" {
+		row("agent", "%s: %d turns, %d tokens in (%d cached), %d out", r.Agent.Outcome, r.Agent.Turns, r.Agent.Input, r.Agent.Cached, r.Agent.Output)
+	}
+	var blocked []string
+	for _, b := range r.Blocked {
+		blocked = append(blocked, fmt.Sprintf("%s → %s (%d×)", b.Role, plain(b.Host), b.Count))
+	}
+	if len(blocked) == 0 {
+		blocked = []string{"none"}
+	}
+	row("blocked hosts", "%s", strings.Join(blocked, ", "))
+	var times []string
+	for _, p := range r.Phases {
+		times = append(times, fmt.Sprintf("%s %.1f", p.Phase, p.Took.Seconds()))
+	}
+	row("seconds", "%s; %.1f in all", strings.Join(times, ", "), r.Took.Round(100*time.Millisecond).Seconds())
+	row("event log", "%s", r.Log)
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/adrg/xdg"
+	charm "github.com/charmbracelet/log"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/sbxpair/sbxpair/config"
+	"github.com/sbxpair/sbxpair/pair"
+)
+
+// app is what the verbs share: streams, global flags, and where things are.
+type app struct {
+	stdin          *os.File
+	stdout, stderr io.Writer
+	log            *slog.Logger
+	version        string
+
+	configPath string
+	dir        string
+	engineKind string
+	enginePath string
+	json       bool
+	quiet      bool
+	verbose    bool
+}
+
+func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, version: version()}
+	a.log = a.newLogger(charm.InfoLevel)
+	ctx, stop := onSignal(context.Background(), a)
+	defer stop()
+	root := newRootCmd(a)
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	a.report(err)
+	return exitCode(err)
+}
+
+// onSignal returns a context that the first SIGINT, SIGTERM or SIGHUP cancels with a [*signalError] as its cause. A second signal leaves
+// at once with [exitLeft]; what is left then is on record, and prune finds it.
+func onSignal(parent context.Context, a *app) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	caught := make(chan os.Signal, 2)
+	signal.Notify(caught, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case first := <-caught:
+			cancel(&signalError{first})
+			fmt.Fprintf(a.stderr, "sbxpair: %s signal received; cleaning up (again to leave at once; then run: sbxpair prune)\n", first)
+		case <-done:
+			return
+		}
+		select {
+		case <-caught:
+			fmt.Fprintln(a.stderr, "sbxpair: left at once; what may be left is on record: sbxpair ls, sbxpair prune")
+			os.Exit(exitLeft)
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(caught)
+		close(done)
+		cancel(nil)
+	}
+}
+
+func newRootCmd(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "sbxpair",
+		Short:         "Run coding agents in pairs of microVM sandboxes",
+		Long:          "sbxpair runs a coding agent in one sandbox that can reach a model and nothing else, and delivers its\nwork from a second one that can act on one GitHub repository and never runs a line that the agent wrote.",
+		Args:          usage(cobra.NoArgs),
+		Version:       a.version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRun: func(*cobra.Command, []string) {
+			switch {
+			case a.quiet:
+				a.log = a.newLogger(charm.WarnLevel)
+			case a.verbose:
+				a.log = a.newLogger(charm.DebugLevel)
+			}
+		},
+	}
+	root.SetVersionTemplate("sbxpair {{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetHelpCommand(&cobra.Command{Use: "no-help", Hidden: true}) // --help does it
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.configPath, "config", "", "configuration file in place of the user's own")
+	flags.StringVarP(&a.dir, "dir", "C", ".", "the checkout to work on")
+	flags.StringVar(&a.engineKind, "engine", "", "engine: auto, sbx or local")
+	flags.StringVar(&a.enginePath, "engine-path", "", "path of the engine's program")
+	flags.BoolVar(&a.json, "json", false, "print the result as JSON")
+	flags.BoolVarP(&a.quiet, "quiet", "q", false, "print nothing but results and errors")
+	flags.BoolVarP(&a.verbose, "verbose", "v", false, "also print what is going on inside")
+	root.MarkFlagsMutuallyExclusive("quiet", "verbose")
+	root.AddCommand(
+		newRunCmd(a), newUpCmd(a), newDownCmd(a), newListCmd(a), newExecCmd(a), newShellCmd(a), newCopyCmd(a),
+		newGitHubCmd(a), newDoctorCmd(a), newPruneCmd(a), newConfigCmd(a), newVersionCmd(a),
+	)
+	return root
+}
+
+// usage marks errors of an argument check, which cobra does not type.
+func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath())}
+		}
+		return nil
+	}
+}
+
+func (a *app) newLogger(level charm.Level) *slog.Logger {
+	handler := charm.NewWithOptions(a.stderr, charm.Options{Level: level})
+	if !a.terminal() || os.Getenv("NO_COLOR") != "" {
+		handler.SetColorProfile(0) // ASCII
+	}
+	return slog.New(handler)
+}
+
+// terminal reports whether progress goes to a person's terminal.
+func (a *app) terminal() bool {
+	file, ok := a.stderr.(*os.File)
+	return ok && isTerminal(file)
+}
+
+func isTerminal(file *os.File) bool { return file != nil && term.IsTerminal(int(file.Fd())) }
+
+// report prints an error once: what failed and why on the first line, what to do below.
+func (a *app) report(err error) {
+	if _, silent := errors.AsType[codeError](err); err == nil || silent {
+		return
+	}
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	fmt.Fprintf(a.stderr, "sbxpair: %s\n", lines[0])
+	for _, line := range lines[1:] {
+		fmt.Fprintf(a.stderr, "  %s\n", line)
+	}
+	if h := hint(err); h != "" {
+		fmt.Fprintf(a.stderr, "  try: %s\n", h)
+	}
+}
+
+// print writes a result: as JSON if that was asked for, else by text.
+func (a *app) print(v any, text func(io.Writer)) error {
+	if !a.json {
+		text(a.stdout)
+		return nil
+	}
+	enc := json.NewEncoder(a.stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// settings merges the configuration's layers; flags are the values that the verb's own flags set, by key.
+func (a *app) settings(flags map[string]any) (config.Loaded, error) {
+	path, required := a.configPath, true
+	if path == "" {
+		path, required = filepath.Join(xdg.ConfigHome, "sbxpair", "config.yaml"), false
+	}
+	user, err := config.File(path, required)
+	if err != nil {
+		return config.Loaded{}, err
+	}
+	under, err := config.Load(user)
+	if err != nil {
+		return config.Loaded{}, err
+	}
+	layers := []config.Layer{user}
+	text, err := os.ReadFile(filepath.Join(a.dir, config.RepositoryFile))
+	switch {
+	case err == nil:
+		repository, err := config.Repository(text, under.Config)
+		if err != nil {
+			return config.Loaded{}, err
+		}
+		layers = append(layers, repository)
+	case !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
+		return config.Loaded{}, fmt.Errorf("%w: read %s: %w", config.ErrInvalid, config.RepositoryFile, err)
+	}
+	environment, err := config.Environment(os.Environ(), "SBXPAIR_RECORD")
+	if err != nil {
+		return config.Loaded{}, err
+	}
+	own := config.Layer{Name: "flag", Values: map[string]any{}}
+	for key, value := range flags {
+		own.Values[key] = value
+	}
+	if a.engineKind != "" {
+		own.Values["engine.kind"] = a.engineKind
+	}
+	if a.enginePath != "" {
+		own.Values["engine.path"] = a.enginePath
+	}
+	return config.Load(append(layers, environment, own)...)
+}
+
+// store returns the record of runs.
+func (a *app) store() *pair.Store { return pair.NewStore(filepath.Join(xdg.StateHome, "sbxpair")) }

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"io"
+	"os"
+	"strings"
+
+	"github.com/adrg/xdg"
+	"github.com/spf13/cobra"
+
+	"github.com/sbxpair/sbxpair/loop"
+)
+
+type runOptions struct {
+	task     string
+	taskFile string
+	repo     string
+	base     string
+	model    string
+	verify   []string
+	allow    []string
+	deny     []string
+	keep     bool
+}
+
+func newRunCmd(a *app) *cobra.Command {
+	var opts runOptions
+	cmd := &cobra.Command{
+		Use:   "run [flags] TASK",
+		Short: "Give a task to the agent and open a pull request with what it did",
+		Long: "Makes a pair of sandboxes for a copy of the checkout's committed state, lets the agent work on TASK in one of them,\n" +
+			"runs the verify commands there, and opens a draft pull request from the other one. Nothing is left afterwards.",
+		Example: "  sbxpair run --repo octo/slugify \"Make the failing test pass\"\n  sbxpair run --task-file task.md --verify 'go test ./...'",
+		Args:    usage(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				opts.task = args[0]
+			}
+			return runRun(cmd, a, opts)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&opts.repo, "repo", "", "repository on GitHub, OWNER/NAME (default: the checkout's origin)")
+	flags.StringVar(&opts.base, "base", "", "branch that the pull request goes to (default: the checkout's)")
+	flags.StringVar(&opts.taskFile, "task-file", "", "read the task from a file (- for standard input)")
+	flags.StringVar(&opts.model, "model", "", "model that the agent uses")
+	flags.StringArrayVar(&opts.verify, "verify", nil, "command that must pass inside the sandbox (repeatable)")
+	flags.StringSliceVar(&opts.allow, "allow", nil, "further hosts that the agent may reach")
+	flags.StringSliceVar(&opts.deny, "deny", nil, "hosts that neither sandbox may reach")
+	flags.BoolVar(&opts.keep, "keep", false, "leave the pair in place afterwards (remove it with: sbxpair down)")
+	return cmd
+}
+
+func runRun(cmd *cobra.Command, a *app, opts runOptions) error {
+	task, err := a.textOf("task", opts.task, opts.taskFile)
+	if err != nil {
+		return err
+	}
+	set := map[string]any{}
+	for key, value := range map[string]any{
+		"github.repo": opts.repo, "github.base": opts.base, "agent.model": opts.model,
+		"verify": anyList(opts.verify), "network.allow": anyList(opts.allow), "network.deny": anyList(opts.deny),
+	} {
+		if name := flagOf(key); cmd.Flags().Changed(name) {
+			set[key] = value
+		}
+	}
+	loaded, err := a.settings(set)
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	progress := &progress{app: a}
+	result, err := loop.Run(ctx, loop.Request{
+		Task: task, Dir: a.dir, Config: loaded.Config, Version: a.version, Locate: a.locator(loaded.Config.Engine),
+		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, Keep: opts.keep, Sink: progress.show,
+	})
+	if result.Run == "" {
+		return err // it never started
+	}
+	return firstError(err, a.print(result, func(w io.Writer) { printResult(w, result) }))
+}
+
+// flagOf names the flag that sets a key.
+func flagOf(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
+
+func anyList(list []string) []any {
+	var out []any
+	for _, s := range list {
+		out = append(out, s)
+	}
+	return out
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

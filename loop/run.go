@@ -1,0 +1,375 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sbxpair/sbxpair/agent"
+	"github.com/sbxpair/sbxpair/config"
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/github"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/provision"
+	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
+	"github.com/sbxpair/sbxpair/workspace"
+)
+
+// Errors of a run, beside those of the packages below.
+var (
+	ErrNoTask  = errors.New("the task is empty")
+	ErrFailed  = errors.New("the work failed")     // the agent failed, or a verify command did
+	ErrNothing = errors.New("nothing to deliver")  // the agent changed nothing
+	ErrRefused = errors.New("refused by the gate") // what the agent left may not be delivered
+	ErrBudget  = errors.New("budget spent")        // a limit of time or turns ended the work
+)
+
+// Request is what [Run] is asked to do.
+type Request struct {
+	Task    string
+	Dir     string // the user's checkout, or a folder in it
+	Config  config.Config
+	Version string // of sbxpair
+
+	// Locate finds the engine. It is asked after what can be checked without one.
+	Locate func(context.Context) (*sbx.Client, pair.EngineRef, error)
+	Store  *pair.Store
+	Home   string // the user's home folder, which is never mounted
+	Lookup func(string) (string, bool)
+	Keep   bool // leave the pair in place at the end
+
+	// Sink is told every event as it happens, from one goroutine at a time. Nil is fine.
+	Sink func(events.Payload)
+}
+
+// PhaseTime is how long one phase took.
+type PhaseTime struct {
+	Phase events.Phase  `json:"phase"`
+	Took  time.Duration `json:"took_ns"`
+}
+
+// Result is what came of a run.
+type Result struct {
+	Run       pair.RunID        `json:"run,omitempty"`
+	Outcome   string            `json:"outcome"`
+	Reason    string            `json:"reason,omitempty"`
+	Delivered events.Delivered  `json:"delivered,omitzero"`
+	Agent     events.AgentEnded `json:"agent,omitzero"`
+	Verified  []events.Verified `json:"verified,omitempty"`
+	Blocked   []events.Blocked  `json:"blocked,omitempty"`
+	Phases    []PhaseTime       `json:"phases"`
+	Took      time.Duration     `json:"took_ns"`
+	Kept      bool              `json:"kept,omitempty"`
+	Dir       string            `json:"dir,omitempty"` // the run's folder
+	Log       string            `json:"log,omitempty"` // the event log in it
+}
+
+// Up makes and proves a pair for the checkout and leaves it in place: the first half of [Run], by itself. If any of it
+// fails, nothing is left.
+func Up(ctx context.Context, req Request) (Result, error) {
+	r := &run{req: req, started: time.Now(), id: pair.NewRunID(time.Now()), upOnly: true}
+	err := r.do(ctx)
+	r.result.Took = time.Since(r.started)
+	r.result.Outcome = Outcome(err)
+	if err == nil {
+		r.result.Outcome = "up"
+	} else {
+		r.result.Reason = err.Error()
+	}
+	return r.result, err
+}
+
+// Run carries out one run. The result is filled as far as the run got also beside an error. The error matches one of
+// this package's, or of the package that refused; it matches [pair.ErrLeft] if something may not be cleaned up.
+func Run(ctx context.Context, req Request) (Result, error) {
+	r := &run{req: req, started: time.Now(), id: pair.NewRunID(time.Now())}
+	err := r.do(ctx)
+	r.result.Took = time.Since(r.started)
+	r.result.Outcome = Outcome(err)
+	if err != nil {
+		r.result.Reason = err.Error()
+	}
+	return r.result, err
+}
+
+// Outcome is the one word for how a run ended.
+func Outcome(err error) string {
+	switch {
+	case err == nil:
+		return "delivered"
+	case errors.Is(err, pair.ErrLeft):
+		return "clean-up incomplete"
+	case errors.Is(err, context.Canceled):
+		return "cancelled"
+	case errors.Is(err, ErrNothing):
+		return "nothing to do"
+	case errors.Is(err, ErrBudget), errors.Is(err, context.DeadlineExceeded):
+		return "budget spent"
+	case errors.Is(err, ErrRefused), errors.Is(err, provision.ErrRefused), errors.Is(err, provision.ErrNotProven):
+		return "refused"
+	case errors.Is(err, secrets.ErrMissing), errors.Is(err, secrets.ErrUnfit), errors.Is(err, provision.ErrCredential):
+		return "credential trouble"
+	}
+	return "failed"
+}
+
+type step struct {
+	phase events.Phase
+	do    func(context.Context) (string, error)
+}
+
+type run struct {
+	req     Request
+	upOnly  bool // stop after the proof and keep the pair
+	id      pair.RunID
+	started time.Time
+	log     *events.Log
+	result  Result
+
+	engine      *sbx.Client
+	engineRef   pair.EngineRef
+	adapter     agent.Adapter
+	agentToken  secrets.Value
+	githubToken secrets.Value
+	redact      *secrets.Redactor
+	repo        string // OWNER/NAME
+	work        workspace.Workspace
+	plan        provision.Plan
+	pair        *pair.Pair
+	agentResult agent.Result
+	end         workspace.EndState
+	bounds      github.Bounds
+}
+
+func (r *run) do(ctx context.Context) (err error) {
+	preflight := time.Now()
+	if err := r.preflight(ctx); err != nil {
+		return err
+	}
+	r.pair, err = pair.Acquire(r.engine, r.req.Store, pair.Lease{
+		Run: r.id, Created: r.started.UTC(), Owner: pair.Self(), Engine: r.engineRef, Repository: r.repo, Host: r.req.Config.GitHub.Host,
+	})
+	if err != nil {
+		return err
+	}
+	r.result.Run, r.result.Dir = r.id, r.req.Store.Dir(r.id)
+	r.result.Log = filepath.Join(r.result.Dir, "events.jsonl")
+	defer func() { err = r.finish(ctx, err, recover()) }()
+	if r.log, err = events.Create(r.result.Log, string(r.id), r.redact.Bytes, r.req.Sink); err != nil {
+		return err
+	}
+	r.log.Emit(events.RunStarted{
+		Version: r.req.Version, Repository: r.repo, Task: r.req.Task, Agent: r.adapter.Name,
+		Engine: r.engineRef.Kind, EngineVer: r.engineRef.Version, Isolation: r.engineRef.Isolation,
+	})
+	r.ended(events.PhasePreflight, time.Since(preflight), "credentials are there and have the right shape", nil)
+
+	if limit := time.Duration(r.req.Config.Limits.Run); limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: the run took longer than limits.run (%s)", ErrBudget, limit))
+		defer cancel()
+	}
+	steps := []step{{events.PhaseWorkspace, r.prepare}, {events.PhaseProvision, r.provision}, {events.PhaseProof, r.prove}}
+	if !r.upOnly {
+		steps = append(steps, step{events.PhaseExecute, r.execute}, step{events.PhaseVerify, r.verify},
+			step{events.PhaseEndState, r.collect}, step{events.PhaseGate, r.gate}, step{events.PhaseDeliver, r.deliver})
+	}
+	for _, step := range steps {
+		if err := r.phase(ctx, step.phase, step.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// phase runs one step between its two events.
+func (r *run) phase(ctx context.Context, name events.Phase, do func(context.Context) (string, error)) error {
+	r.log.Emit(events.PhaseStarted{Phase: name})
+	start := time.Now()
+	detail, err := do(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err) // which signal, which limit
+	}
+	r.ended(name, time.Since(start), detail, err)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+func (r *run) ended(name events.Phase, took time.Duration, detail string, err error) {
+	r.result.Phases = append(r.result.Phases, PhaseTime{name, took})
+	end := events.PhaseEnded{Phase: name, Took: took, Detail: detail}
+	if err != nil {
+		end.Error = err.Error()
+	}
+	r.log.Emit(end)
+}
+
+// finish releases the pair and closes the record, whatever happened before.
+func (r *run) finish(ctx context.Context, err error, panicked any) error {
+	if panicked != nil {
+		err = fmt.Errorf("%w: internal error: %v", ErrFailed, panicked)
+	}
+	if r.log == nil { // the log could not even be created
+		_, releaseErr := r.pair.Release(ctx, Outcome(err), time.Duration(r.req.Config.Limits.Release))
+		return errors.Join(err, releaseErr)
+	}
+	r.blocked(ctx)
+	if r.keep(err) && panicked == nil {
+		r.result.Kept = true
+		err = errors.Join(err, r.pair.Keep(Outcome(err)))
+	} else {
+		err = errors.Join(err, r.release(ctx, err))
+	}
+	ended := events.RunEnded{Outcome: Outcome(err), Took: time.Since(r.started)}
+	if err != nil {
+		ended.Error = err.Error()
+	}
+	r.log.Emit(ended)
+	err = errors.Join(err, r.receipt(), r.log.Close())
+	if panicked != nil {
+		panic(panicked)
+	}
+	return err
+}
+
+// keep reports whether the pair stays: asked for, or the point of it all.
+func (r *run) keep(err error) bool { return r.req.Keep || r.upOnly && err == nil }
+
+func (r *run) release(ctx context.Context, err error) error {
+	r.log.Emit(events.PhaseStarted{Phase: events.PhaseRelease})
+	start := time.Now()
+	released, releaseErr := r.pair.Release(ctx, Outcome(err), time.Duration(r.req.Config.Limits.Release))
+	releaseErr = errors.Join(releaseErr, RemoveWorkspace(r.result.Dir))
+	done := events.Released{Removed: released.Removed}
+	if releaseErr != nil {
+		done.Left = r.id.Names()
+	}
+	r.log.Emit(done)
+	r.ended(events.PhaseRelease, time.Since(start), "", releaseErr)
+	return releaseErr
+}
+
+func (r *run) preflight(ctx context.Context) error {
+	if strings.TrimSpace(r.req.Task) == "" && !r.upOnly {
+		return ErrNoTask
+	}
+	cfg, ok := r.req.Config, false
+	if r.adapter, ok = agent.Lookup(cfg.Agent.Name); !ok {
+		return fmt.Errorf("%w: no agent %q; there are: %s", config.ErrInvalid, cfg.Agent.Name, strings.Join(agent.Names(), ", "))
+	}
+	creds, err := provision.ResolveCredentials(ctx, cfg.Agent.Token, cfg.GitHub.Token, r.req.Lookup)
+	if err != nil {
+		return err
+	}
+	r.agentToken, r.githubToken = creds.Agent, creds.GitHub
+	r.redact = secrets.NewRedactor(r.agentToken, r.githubToken)
+	look, err := workspace.Inspect(ctx, r.source())
+	if err != nil {
+		return err
+	}
+	if r.repo = cfg.GitHub.Repo; r.repo == "" {
+		r.repo = look.Origin.Slug()
+	}
+	if r.repo == "" {
+		return fmt.Errorf("%w: no repository is given, and the checkout's origin is not one on GitHub; use --repo OWNER/NAME", config.ErrInvalid)
+	}
+	if cfg.GitHub.Base == "" && look.BaseBranch == "" && !r.upOnly {
+		return fmt.Errorf("%w: the checkout is on no branch; say where the pull request goes with --base BRANCH", config.ErrInvalid)
+	}
+	r.engine, r.engineRef, err = r.req.Locate(ctx)
+	return err
+}
+
+func workspaceDir(run string) string { return filepath.Join(run, "workspace") }
+
+// RemoveWorkspace removes the workspace from a run's folder; the record of the run stays. The error matches [pair.ErrLeft].
+func RemoveWorkspace(run string) error {
+	if err := (workspace.Workspace{Root: workspaceDir(run)}).Remove(); err != nil {
+		return fmt.Errorf("%w: remove workspace: %w", pair.ErrLeft, err)
+	}
+	return nil
+}
+
+func (r *run) branch() string { return r.req.Config.GitHub.BranchPrefix + string(r.id) }
+
+func (r *run) source() workspace.Source {
+	return workspace.Source{Dir: r.req.Dir, Mode: workspace.ModeClone, Branch: r.branch(), Home: r.req.Home}
+}
+
+func (r *run) prepare(ctx context.Context) (string, error) {
+	var err error
+	r.work, err = workspace.Prepare(ctx, r.source(), workspaceDir(r.result.Dir))
+	if err != nil {
+		return "", err
+	}
+	for _, note := range r.work.Notes {
+		r.log.Emit(events.Noted{Text: note})
+	}
+	return fmt.Sprintf("copy of %s at %.12s", r.work.Top, r.work.Base), nil
+}
+
+func (r *run) provision(ctx context.Context) (string, error) {
+	cfg := r.req.Config
+	var err error
+	r.plan, err = provision.New(planInput(cfg, r.engineRef, r.id, r.repo, r.adapter.Credential.Env, r.adapter.Credential.Hosts, sbx.Workspace{Path: r.work.Dir}))
+	if err != nil {
+		return "", err
+	}
+	r.log.Emit(events.Planned{Plan: r.plan})
+	creds := provision.Credentials{Agent: r.agentToken, GitHub: r.githubToken}
+	report, err := provision.Apply(ctx, r.engine.Unverified(), r.pair, r.plan, creds)
+	for _, call := range report.Calls {
+		r.log.Emit(call)
+	}
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d engine calls", len(report.Calls)), nil
+}
+
+func (r *run) prove(ctx context.Context) (string, error) {
+	proof, err := provision.Prove(ctx, r.pair, r.plan, r.adapter.Credential.Check, r.agentToken, r.githubToken)
+	r.log.Emit(proof)
+	return fmt.Sprintf("%d answers as expected", len(proof.Probes)), err
+}
+
+// receipt writes the run's summary beside its log, with the hash that closes the log's chain.
+func (r *run) receipt() error {
+	return writeReceipt(filepath.Join(r.result.Dir, "receipt.json"), r)
+}
+
+// blocked asks the engine which hosts the pair was refused, for the record. A failure to find out is noted, not fatal.
+func (r *run) blocked(ctx context.Context) {
+	if r.pair == nil || r.plan.Run == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	seen, err := r.engine.PolicyLog(ctx, "", 0)
+	if err != nil {
+		r.log.Emit(events.Noted{Text: "the engine's policy log could not be read: " + err.Error()})
+		return
+	}
+	for _, e := range seen.Blocked {
+		run, role, ours := pair.ParseName(e.Sandbox)
+		count := e.Count - r.plan.Probed(role, e.Host)
+		if !ours || run != r.id || count <= 0 {
+			continue
+		}
+		b := events.Blocked{Role: string(role), Host: e.Host, Reason: e.Reason, Count: count}
+		r.result.Blocked = append(r.result.Blocked, b)
+		r.log.Emit(b)
+	}
+}
+
+// openPrivate creates a file of the run that only its owner may read.
+func openPrivate(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+}

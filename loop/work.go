@@ -1,0 +1,218 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sbxpair/sbxpair/agent"
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
+	"github.com/sbxpair/sbxpair/workspace"
+)
+
+// Bounds of what one event carries.
+const (
+	maxMessage = 4 << 10
+	maxOutput  = 16 << 10
+)
+
+// guest runs the commands of agent and workspace in one sandbox: both packages state what they need of a machine, and
+// this is that machine.
+type guest struct {
+	box    *pair.Sandbox
+	redact []secrets.Value
+}
+
+func (g guest) Run(ctx context.Context, c workspace.Command) (int, error) {
+	spec := sbx.ExecSpec{Argv: c.Argv, User: c.User, Dir: c.Dir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Redact: g.redact}
+	for _, entry := range c.Env {
+		name, value, _ := strings.Cut(entry, "=")
+		spec.Env = append(spec.Env, sbx.EnvVar{Name: name, Value: value})
+	}
+	res, err := g.box.Exec(ctx, spec)
+	return res.Code, err
+}
+
+// agentGuest is guest for package agent, whose Command has the same form.
+type agentGuest struct{ guest }
+
+func (g agentGuest) Run(ctx context.Context, c agent.Command) (int, error) {
+	return g.guest.Run(ctx, workspace.Command(c))
+}
+
+func (r *run) guest() guest {
+	return guest{r.pair.Agent, []secrets.Value{r.agentToken, r.githubToken}}
+}
+
+// execute lets the agent work on the task once.
+func (r *run) execute(ctx context.Context) (string, error) {
+	transcript, err := openPrivate(filepath.Join(r.result.Dir, "transcript.jsonl"))
+	if err != nil {
+		return "", fmt.Errorf("create transcript: %w", err)
+	}
+	defer transcript.Close()
+	masked := r.redact.Writer(transcript)
+	defer masked.Close()
+
+	cfg := r.req.Config
+	r.agentResult, err = agent.Run(ctx, agentGuest{r.guest()}, r.adapter, agent.Task{
+		Prompt: r.req.Task, Model: cfg.Agent.Model, Dir: r.work.Dir,
+		Command: cfg.Agent.Command, Args: cfg.Agent.Args,
+		Env: append(workspace.GuestEnv(), r.plan.Agent.Secret.Env+"="+r.plan.Agent.Secret.Placeholder),
+	}, agent.Options{
+		Sink: r.agentActed, Transcript: masked, Redact: r.redact,
+		Limits: agent.Limits{Wall: time.Duration(cfg.Limits.Execute), Idle: time.Duration(cfg.Limits.Idle)},
+	})
+	if err != nil {
+		return "", err
+	}
+	// What changed is known only at the end state; until then assume a change, so that only the agent's own word counts.
+	verdict := agent.Judge(r.agentResult, true)
+	res := r.agentResult
+	r.result.Agent = events.AgentEnded{
+		Outcome: string(verdict.Outcome), Reason: verdict.Reason, Exit: res.Code, Turns: res.Summary.Turns, Took: res.Took,
+		Input: res.Usage.Input, Output: res.Usage.Output, Cached: res.Usage.CachedInput,
+	}
+	r.log.Emit(r.result.Agent)
+	return fmt.Sprintf("%d turns, %d tokens in, %d out", res.Summary.Turns, res.Usage.Input, res.Usage.Output), judged(verdict)
+}
+
+// judged turns the verdict on the agent's session into the run's error.
+func judged(v agent.Verdict) error {
+	switch v.Outcome {
+	case agent.Succeeded:
+		return nil
+	case agent.NothingDone:
+		return fmt.Errorf("%w: %s", ErrNothing, v.Reason)
+	case agent.BadCredential:
+		return fmt.Errorf("%w: the agent's model access: %s", secrets.ErrUnfit, v.Reason)
+	case agent.CutOff:
+		return fmt.Errorf("%w: %s", ErrBudget, v.Reason)
+	case agent.Cancelled:
+		return fmt.Errorf("%w: %s", context.Canceled, v.Reason)
+	}
+	return fmt.Errorf("%w: the agent's session: %s: %s", ErrFailed, v.Outcome, v.Reason)
+}
+
+// agentActed passes on the events that a person or a later reader wants; pieces of streaming are left to the transcript.
+func (r *run) agentActed(e agent.Event) {
+	acted := events.AgentActed{Type: string(e.Kind), Turn: e.Turn, Tool: e.Tool, Text: cut(e.Text, maxMessage)}
+	switch e.Kind {
+	case agent.KindToolEnd:
+		ok := e.OK && !e.Denied
+		acted.Success = &ok
+	case agent.KindTurnStart, agent.KindMessage, agent.KindToolStart, agent.KindEdit, agent.KindWarning, agent.KindError:
+	default:
+		return
+	}
+	if e.Kind == agent.KindEdit {
+		acted.Text = e.Path
+	}
+	r.log.Emit(acted)
+}
+
+// verify runs the configured commands in the agent sandbox, which is where code that the agent wrote may run.
+func (r *run) verify(ctx context.Context) (string, error) {
+	for _, command := range r.req.Config.Verify {
+		done, err := r.verifyOne(ctx, command)
+		if err != nil {
+			return "", err
+		}
+		r.result.Verified = append(r.result.Verified, done)
+		r.log.Emit(done)
+		if done.Exit != 0 {
+			return "", fmt.Errorf("%w: verify command %q: exit %d: %s", ErrFailed, command, done.Exit, lastLine(done.Output))
+		}
+	}
+	if len(r.req.Config.Verify) == 0 {
+		return "no verify command is configured", nil
+	}
+	return fmt.Sprintf("%d commands passed", len(r.req.Config.Verify)), nil
+}
+
+func (r *run) verifyOne(ctx context.Context, command string) (events.Verified, error) {
+	if limit := time.Duration(r.req.Config.Limits.Verify); limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: verify command %q took longer than limits.verify (%s)", ErrBudget, command, limit))
+		defer cancel()
+	}
+	start := time.Now()
+	var output tailWriter
+	code, err := r.guest().Run(ctx, workspace.Command{
+		Argv: []string{"bash", "-c", command}, Dir: r.work.Dir, Env: workspace.GuestEnv(), Stdout: &output, Stderr: &output,
+	})
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = errors.Join(cause, err)
+		}
+		return events.Verified{}, err
+	}
+	return events.Verified{Command: command, Exit: code, Output: output.String(), Took: time.Since(start)}, nil
+}
+
+// collect imports what the agent left.
+func (r *run) collect(ctx context.Context) (string, error) {
+	var err error
+	r.end, err = r.work.Collect(ctx, r.guest(), workspace.CollectOptions{Message: commitMessage(r.req.Task)})
+	if err != nil {
+		return "", err
+	}
+	for _, note := range r.end.Notes {
+		r.log.Emit(events.Noted{Text: note})
+	}
+	summary := events.EndState{Base: r.end.Base, Head: r.end.Head, Commits: len(r.end.Commits), Bytes: len(r.end.Patch)}
+	for _, f := range r.end.Files {
+		summary.Files = append(summary.Files, f.Path)
+	}
+	r.log.Emit(summary)
+	if r.end.Empty {
+		if err := judged(agent.Judge(r.agentResult, false)); err != nil {
+			return "", err
+		}
+		return "", fmt.Errorf("%w: the agent changed nothing", ErrNothing)
+	}
+	return fmt.Sprintf("%d files in %d commits", len(r.end.Files), len(r.end.Commits)), nil
+}
+
+// commitMessage makes the subject of the commit that holds what the agent did not commit itself.
+func commitMessage(task string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(task), "\n")
+	return cut(line, 72)
+}
+
+// cut shortens s to at most n bytes at a letter's end.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return cut(lines[len(lines)-1], 200)
+}
+
+// tailWriter keeps the last maxOutput bytes written to it.
+type tailWriter struct{ buf []byte }
+
+func (t *tailWriter) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if len(t.buf) > 2*maxOutput {
+		t.buf = append(t.buf[:0], t.buf[len(t.buf)-maxOutput:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tailWriter) String() string {
+	if len(t.buf) > maxOutput {
+		return strings.ToValidUTF8(string(t.buf[len(t.buf)-maxOutput:]), "")
+	}
+	return strings.ToValidUTF8(string(t.buf), "\uFFFD")
+}
