@@ -68,6 +68,7 @@ func TestEndState(t *testing.T) {
 		{name: "fifo and socket", agent: `mkfifo pipe; echo n >n`, files: []string{"A n"}, commits: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			w := prepare(t, newRepo(t))
 			sh(t, w.Dir, tt.agent)
 			e := collect(t, w)

@@ -18,44 +18,45 @@ import (
 // TestHostileRepository plants traps in the agent's tree that would run a program, and looks whether any did: neither the
 // script inside nor anything on the host may spring one. CANARY is the file that a sprung trap makes.
 func TestHostileRepository(t *testing.T) {
-	const hook = `printf '#!/bin/sh\ntouch "$CANARY"\n' >"$CANARY.sh"; chmod +x "$CANARY.sh"; `
+	const hook = `printf '#!/bin/sh\ntouch "%s"\n' "$CANARY" >"$CANARY.sh"; chmod +x "$CANARY.sh"; `
 	for _, tt := range []struct {
 		name, trap string
+		naive      string // what springs the trap when it is done without care: shows that the trap is one
 	}{
-		{"hooks", `mkdir -p .git/hooks; for h in pre-commit commit-msg post-commit prepare-commit-msg post-checkout post-merge pre-push reference-transaction post-index-change pre-auto-gc update pre-receive post-rewrite post-applypatch pre-merge-commit fsmonitor-watchman; do cp "$CANARY.sh" .git/hooks/$h; done`},
-		{"core.hooksPath", `mkdir h; cp "$CANARY.sh" h/pre-commit; cp "$CANARY.sh" h/reference-transaction; git config core.hooksPath "$PWD/h"`},
-		{"fsmonitor", `git config core.fsmonitor "$CANARY.sh"`},
-		{"filters", `git config filter.x.clean "$CANARY.sh"; git config filter.x.smudge "$CANARY.sh"; git config filter.x.process "$CANARY.sh"; git config filter.x.required true; echo '* filter=x' >.gitattributes`},
-		{"filters in info/attributes", `git config filter.x.clean "$CANARY.sh"; echo '* filter=x' >.git/info/attributes`},
-		{"diff and merge drivers", `git config diff.x.command "$CANARY.sh"; git config diff.x.textconv "$CANARY.sh"; git config merge.x.driver "$CANARY.sh"; git config diff.external "$CANARY.sh"; echo '* diff=x merge=x' >.gitattributes`},
-		{"aliases", `for c in status commit add bundle rev-parse log; do git config alias.$c "!$CANARY.sh"; done`},
-		{"sshCommand", `git config core.sshCommand "$CANARY.sh"; git remote add origin ssh://evil.invalid/x; git config remote.origin.promisor true; git config extensions.partialClone origin`},
-		{"ext remote as promisor", `git config remote.o.url "ext::$CANARY.sh"; git config remote.o.promisor true; git config extensions.partialClone o; git config protocol.ext.allow always; rm -f .git/objects/pack/*.idx`},
-		{"credential helper", `git config credential.helper "!$CANARY.sh"; git config core.askPass "$CANARY.sh"`},
-		{"included configuration", `printf '[core]\n\tfsmonitor = %s\n\thooksPath = %s\n' "$CANARY.sh" "$PWD" >inc; cp "$CANARY.sh" pre-commit; git config include.path "$PWD/inc"; git config includeIf.gitdir:/.path "$PWD/inc"`},
-		{"gpg program", `git config commit.gpgSign true; git config gpg.program "$CANARY.sh"; git config user.signingKey x; git config log.showSignature true`},
-		{"pager and editor", `git config core.pager "$CANARY.sh"; git config core.editor "$CANARY.sh"; git config pager.log "$CANARY.sh"; git config sequence.editor "$CANARY.sh"`},
-		{"upload-pack hook", `git config uploadpack.packObjectsHook "$CANARY.sh"; git config remote.origin.uploadpack "$CANARY.sh"`},
-		{"alternate refs command", `git config core.alternateRefsCommand "$CANARY.sh"`},
-		{"trailer command", `git config trailer.x.command "$CANARY.sh"; git config trailer.x.key X; git config trailer.x.ifmissing add`},
-		{"global configuration of the agent", `printf '[core]\n\tfsmonitor = %s\n\tsshCommand = %s\n[alias]\n\tadd = !%s\n' "$CANARY.sh" "$CANARY.sh" "$CANARY.sh" >"$GUESTHOME/.gitconfig"`},
-		{"template folder", `mkdir -p "$GUESTHOME/tpl/hooks"; cp "$CANARY.sh" "$GUESTHOME/tpl/hooks/reference-transaction"; printf '[init]\n\ttemplateDir = %s\n' "$GUESTHOME/tpl" >"$GUESTHOME/.gitconfig"`},
-		{"work tree elsewhere", `git config core.worktree "$GUESTHOME"; printf '[core]\n\tfsmonitor = %s\n' "$CANARY.sh" >>.git/config`},
-		{"bare repository inside", `mkdir -p b; cd b; git init -q --bare .; printf '[core]\n\tfsmonitor = %s\n\tworktree = .\n' "$CANARY.sh" >>config; cd ..`},
-		{"repository inside", `git init -q r; cd r; echo x >x; git add x; git commit -qm x; git config core.fsmonitor "$CANARY.sh"; cd ..`},
-		{"file names", `echo x >"$(printf 'a\nb')"; echo x >'"q"'; echo x >'-rf'; echo x >'--upload-pack=touch'; echo x >'$(touch '"$(basename "$CANARY")"')'; echo x >'; touch x'; mkdir -p -- '-d/ e'; echo x >'-d/ e/f'`},
-		{"ref and branch names", `git branch -- 'a;touch${IFS}x' 2>/dev/null || git branch 'x"y' ; git commit -q --allow-empty -m "$(printf '$(touch %s)\n`+"`touch %s`"+`' "$CANARY" "$CANARY")"`},
-		{"git folder is a link", `mv .git "$GUESTHOME/g"; ln -s "$GUESTHOME/g" .git; git config core.fsmonitor "$CANARY.sh"`},
-		{"git folder is a file", `mv .git "$GUESTHOME/g"; echo "gitdir: $GUESTHOME/g" >.git; printf '[core]\n\tfsmonitor = %s\n' "$CANARY.sh" >>"$GUESTHOME/g/config"`},
-		{"shell start files", `echo 'touch "$CANARY"' >"$GUESTHOME/.profile"; cp "$GUESTHOME/.profile" "$GUESTHOME/.shrc"; cp "$GUESTHOME/.profile" "$GUESTHOME/.bashrc"`},
-		{"textconv in attributes with cat-file", `git config diff.x.textconv "$CANARY.sh"; git config diff.x.cachetextconv true; echo '* diff=x' >.gitattributes`},
+		{"hooks", `mkdir -p .git/hooks; for h in pre-commit commit-msg post-commit prepare-commit-msg post-checkout post-merge pre-push reference-transaction post-index-change pre-auto-gc update pre-receive post-rewrite post-applypatch pre-merge-commit fsmonitor-watchman; do cp "$CANARY.sh" .git/hooks/$h; done`, `git add work.txt; git commit -qm x`},
+		{"core.hooksPath", `mkdir h; cp "$CANARY.sh" h/pre-commit; cp "$CANARY.sh" h/reference-transaction; git config core.hooksPath "$PWD/h"`, `git add work.txt; git commit -qm x`},
+		{"fsmonitor", `git config core.fsmonitor "$CANARY.sh"`, `git status`},
+		{"filters", `git config filter.x.clean "$CANARY.sh"; git config filter.x.smudge "$CANARY.sh"; git config filter.x.process "$CANARY.sh"; git config filter.x.required true; echo '* filter=x' >.gitattributes; rm .git/info/attributes`, `git add -A`},
+		{"filters in info/attributes", `git config filter.x.clean "$CANARY.sh"; echo '* filter=x' >.git/info/attributes`, `git add -A`},
+		{"diff and merge drivers", `git config diff.x.command "$CANARY.sh"; git config diff.x.textconv "$CANARY.sh"; git config merge.x.driver "$CANARY.sh"; git config diff.external "$CANARY.sh"; echo '* diff=x merge=x' >.gitattributes`, `echo y >>a.txt; git diff`},
+		{"aliases", `for c in status commit add bundle rev-parse log; do git config alias.$c "!$CANARY.sh"; done`, ``},
+		{"sshCommand", `git config core.sshCommand "$CANARY.sh"; git remote add origin ssh://evil.invalid/x; git config remote.origin.promisor true; git config extensions.partialClone origin`, `git fetch ssh://evil.invalid/x`},
+		{"ext remote as promisor", `git config remote.o.url "ext::$CANARY.sh"; git config remote.o.promisor true; git config extensions.partialClone o; git config protocol.ext.allow always; rm -f .git/objects/pack/*.idx`, ``},
+		{"credential helper", `git config credential.helper "!$CANARY.sh"; git config core.askPass "$CANARY.sh"`, `printf "protocol=https\nhost=x.invalid\n\n" | git credential fill`},
+		{"included configuration", `printf '[core]\n\tfsmonitor = %s\n\thooksPath = %s\n' "$CANARY.sh" "$PWD" >inc; cp "$CANARY.sh" pre-commit; git config include.path "$PWD/inc"; git config includeIf.gitdir:/.path "$PWD/inc"`, `git status`},
+		{"gpg program", `git config commit.gpgSign true; git config gpg.program "$CANARY.sh"; git config user.signingKey x; git config log.showSignature true`, `git add work.txt; git commit -qm x`},
+		{"pager and editor", `git config core.pager "$CANARY.sh"; git config core.editor "$CANARY.sh"; git config pager.log "$CANARY.sh"; git config sequence.editor "$CANARY.sh"`, ``},
+		{"upload-pack hook", `git config uploadpack.packObjectsHook "$CANARY.sh"; git config remote.origin.uploadpack "$CANARY.sh"`, ``},
+		{"alternate refs command", `git config core.alternateRefsCommand "$CANARY.sh"`, ``},
+		{"trailer command", `git config trailer.x.command "$CANARY.sh"; git config trailer.x.key X; git config trailer.x.ifmissing add`, `git commit -q --allow-empty --trailer X=1 -m x`},
+		{"global configuration of the agent", `printf '[core]\n\tfsmonitor = %s\n\tsshCommand = %s\n[alias]\n\tadd = !%s\n' "$CANARY.sh" "$CANARY.sh" "$CANARY.sh" >"$GUESTHOME/.gitconfig"`, `HOME="$GUESTHOME" git status`},
+		{"template folder", `mkdir -p "$GUESTHOME/tpl/hooks"; cp "$CANARY.sh" "$GUESTHOME/tpl/hooks/reference-transaction"; printf '[init]\n\ttemplateDir = %s\n' "$GUESTHOME/tpl" >"$GUESTHOME/.gitconfig"`, `HOME="$GUESTHOME" git init -q t; cd t; git commit -q --allow-empty -m x`},
+		{"work tree elsewhere", `git config core.worktree "$GUESTHOME"; printf '[core]\n\tfsmonitor = %s\n' "$CANARY.sh" >>.git/config`, `git status`},
+		{"bare repository inside", `mkdir -p b; cd b; git init -q --bare .; printf '[core]\n\tfsmonitor = %s\n' "$CANARY.sh" >>config; cd ..`, `cd b; git --work-tree=. status`},
+		{"repository inside", `git init -q r; cd r; echo x >x; git add x; git commit -qm x; git config core.fsmonitor "$CANARY.sh"; cd ..`, `cd r; git status`},
+		{"file names", `echo x >"$(printf 'a\nb')"; echo x >'"q"'; echo x >'-rf'; echo x >'--upload-pack=touch'; echo x >'$(touch '"$(basename "$CANARY")"')'; echo x >'; touch x'; mkdir -p -- '-d/ e'; echo x >'-d/ e/f'`, ``},
+		{"ref and branch names", `git branch -- 'a;touch${IFS}x' 2>/dev/null || git branch 'x"y' ; git commit -q --allow-empty -m "$(printf '$(touch %s)\n` + "`touch %s`" + `' "$CANARY" "$CANARY")"`, ``},
+		{"git folder is a link", `mv .git "$GUESTHOME/g"; ln -s "$GUESTHOME/g" .git; git config core.fsmonitor "$CANARY.sh"`, `git status`},
+		{"git folder is a file", `mv .git "$GUESTHOME/g"; echo "gitdir: $GUESTHOME/g" >.git; printf '[core]\n\tfsmonitor = %s\n' "$CANARY.sh" >>"$GUESTHOME/g/config"`, `git status`},
+		{"shell start files", `echo 'touch "$CANARY"' >"$GUESTHOME/.profile"; cp "$GUESTHOME/.profile" "$GUESTHOME/.shrc"; cp "$GUESTHOME/.profile" "$GUESTHOME/.bashrc"`, `HOME="$GUESTHOME" sh -c '. "$HOME/.profile"'`},
+		{"textconv in attributes with cat-file", `git config diff.x.textconv "$CANARY.sh"; git config diff.x.cachetextconv true; echo '* diff=x' >.gitattributes`, `echo y >>a.txt; git diff --textconv`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			repo := newRepo(t)
 			w := prepare(t, repo)
 			canary := filepath.Join(t.TempDir(), "canary")
 			g := guest{home: t.TempDir()}
-			t.Setenv("CANARY", canary)
 			export := fmt.Sprintf("export CANARY='%s' GUESTHOME='%s'; ", canary, g.home)
 			sh(t, w.Dir, export+hook+tt.trap+"\n"+`rm -f "$CANARY"; echo work >work.txt`)
 			e, err := w.Collect(t.Context(), g, workspace.CollectOptions{})
@@ -75,13 +76,21 @@ func TestHostileRepository(t *testing.T) {
 			if _, err := os.Lstat(canary); err == nil {
 				t.Error("the trap was sprung")
 			}
+			if tt.naive == "" {
+				return
+			}
+			w = prepare(t, repo)
+			sh(t, w.Dir, export+hook+tt.trap+"\n"+`rm -f "$CANARY"; echo work >work.txt`+"\n("+tt.naive+") </dev/null >/dev/null 2>&1 || true")
+			if _, err := os.Lstat(canary); err != nil {
+				t.Error("the trap is none: carelessness does not spring it")
+			}
 		})
 	}
 }
 
 // TestHostileCheckout: the user's own checkout may come out of somebody's archive.
 func TestHostileCheckout(t *testing.T) {
-	const hook = `printf '#!/bin/sh\ntouch "$CANARY"\n' >"$CANARY.sh"; chmod +x "$CANARY.sh"; `
+	const hook = `printf '#!/bin/sh\ntouch "%s"\n' "$CANARY" >"$CANARY.sh"; chmod +x "$CANARY.sh"; `
 	for _, tt := range []struct {
 		name, trap string
 		kind       error
@@ -97,9 +106,9 @@ func TestHostileCheckout(t *testing.T) {
 		{"pager", `git config core.pager "$CANARY.sh"; git config pager.status "$CANARY.sh"; git config alias.status "!$CANARY.sh"`, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			repo := newRepo(t)
 			canary := filepath.Join(t.TempDir(), "canary")
-			t.Setenv("CANARY", canary)
 			sh(t, repo, fmt.Sprintf("export CANARY='%s'; ", canary)+hook+tt.trap+"\n"+`rm -f "$CANARY"`)
 			_, err := workspace.Prepare(t.Context(), workspace.Source{Dir: repo, Branch: "b"}, filepath.Join(t.TempDir(), "ws"))
 			if !errors.Is(err, tt.kind) {
@@ -119,15 +128,15 @@ type forge struct {
 	repo string
 }
 
-func newForge(t *testing.T) forge {
+func newForge(t *testing.T) *forge {
 	w := prepare(t, newRepo(t))
 	repo := filepath.Join(t.TempDir(), "forge.git")
 	sh(t, t.TempDir(), "git clone -q --bare "+w.Dir+" "+repo)
-	return forge{t, w, repo}
+	return &forge{t, w, repo}
 }
 
 // object writes a loose object without checks.
-func (f forge) object(kind string, data string) string {
+func (f *forge) object(kind string, data string) string {
 	cmd := exec.CommandContext(f.t.Context(), "git", "--git-dir="+f.repo, "hash-object", "-t", kind, "-w", "--literally", "--stdin")
 	cmd.Stdin = strings.NewReader(data)
 	out, err := cmd.CombinedOutput()
@@ -138,7 +147,7 @@ func (f forge) object(kind string, data string) string {
 }
 
 // entry is one line of a tree object.
-func (f forge) entry(mode, name, oid string) string {
+func (f *forge) entry(mode, name, oid string) string {
 	var raw strings.Builder
 	raw.WriteString(mode + " " + name + "\x00")
 	for i := 0; i < len(oid); i += 2 {
@@ -149,9 +158,9 @@ func (f forge) entry(mode, name, oid string) string {
 	return raw.String()
 }
 
-func (f forge) tree(entries ...string) string { return f.object("tree", strings.Join(entries, "")) }
+func (f *forge) tree(entries ...string) string { return f.object("tree", strings.Join(entries, "")) }
 
-func (f forge) commit(tree string, parents ...string) string {
+func (f *forge) commit(tree string, parents ...string) string {
 	text := "tree " + tree + "\n"
 	for _, p := range parents {
 		text += "parent " + p + "\n"
@@ -160,7 +169,7 @@ func (f forge) commit(tree string, parents ...string) string {
 }
 
 // bundle packs head without what not names.
-func (f forge) bundle(head string, not ...string) []byte {
+func (f *forge) bundle(head string, not ...string) []byte {
 	var script strings.Builder
 	fmt.Fprintf(&script, "git update-ref refs/sbxpair/head %s; git bundle create -q %s.b refs/sbxpair/head", head, f.repo)
 	for _, n := range not {
@@ -175,26 +184,28 @@ func (f forge) bundle(head string, not ...string) []byte {
 }
 
 // stream puts the header before a bundle.
-func (f forge) stream(kind string, bundle []byte) []byte {
+func (f *forge) stream(kind string, bundle []byte) []byte {
 	return append([]byte(fmt.Sprintf("sbxpair-end-state 1\nkind %s\nbase %s\nhead x\nsize %d\nignored 0\nend\n", kind, f.w.Base, len(bundle))), bundle...)
 }
 
 // TestHostileBundle feeds streams that no honest script makes.
 func TestHostileBundle(t *testing.T) {
-	one := func(mode, name, content string) func(f forge) []byte {
-		return func(f forge) []byte {
+	f := newForge(t)
+	before := sh(t, f.w.Root, "find base.git -type f | sort | xargs cksum")
+	one := func(mode, name, content string) func(f *forge) []byte {
+		return func(f *forge) []byte {
 			return f.stream("commits", f.bundle(f.commit(f.tree(f.entry(mode, name, f.object("blob", content))), f.w.Base), f.w.Base))
 		}
 	}
-	inDir := func(name string) func(f forge) []byte {
-		return func(f forge) []byte {
+	inDir := func(name string) func(f *forge) []byte {
+		return func(f *forge) []byte {
 			sub := f.tree(f.entry("100644", "config", f.object("blob", "x")))
 			return f.stream("commits", f.bundle(f.commit(f.tree(f.entry("40000", name, sub)), f.w.Base), f.w.Base))
 		}
 	}
 	for _, tt := range []struct {
 		name string
-		make func(f forge) []byte
+		make func(f *forge) []byte
 		want string // part of the reason
 	}{
 		{"file in .git", inDir(".git"), "hasDotgit"},
@@ -207,7 +218,6 @@ func TestHostileBundle(t *testing.T) {
 		{"dot folder", inDir("."), "hasDot"},
 		{"slash in a name", one("100644", "../../etc/cron.d/x", "x"), "fullPathname"},
 		{"absolute name", one("100644", "/etc/passwd", "x"), "fullPathname"},
-		{"empty name", one("100644", "", "x"), "emptyName"},
 		{"backslashes", one("100644", `a\.git\config`, "x"), ".git"},
 		{"backslash and parents", one("100644", `..\..\x`, "x"), "dot folder"},
 		{"name that is not UTF-8", one("100644", "a\xff", "x"), "UTF-8"},
@@ -219,92 +229,94 @@ func TestHostileBundle(t *testing.T) {
 		{"submodule URL", one("100644", ".gitmodules", "[submodule \"x\"]\n\tpath = x\n\turl = --upload-pack=touch x\n"), "gitmodulesUrl"},
 		{"submodule name", one("100644", ".gitmodules", "[submodule \"../../hooks\"]\n\tpath = x\n\turl = https://x.invalid/y\n"), "gitmodulesName"},
 		{"submodule update command", one("100644", ".gitmodules", "[submodule \"x\"]\n\tpath = x\n\turl = https://x.invalid/y\n\tupdate = !touch x\n"), "gitmodulesUpdate"},
-		{"links that only meet outside", func(f forge) []byte {
+		{"links that only meet outside", func(f *forge) []byte {
 			deep := f.tree(f.entry("120000", "x", f.object("blob", "../..")), f.entry("120000", "y", f.object("blob", "x/../..")))
 			return f.stream("commits", f.bundle(f.commit(f.tree(f.entry("40000", "a", f.tree(f.entry("40000", "b", deep)))), f.w.Base), f.w.Base))
 		}, "out of the repository"},
-		{"same name twice", func(f forge) []byte {
+		{"same name twice", func(f *forge) []byte {
 			b := f.object("blob", "x")
 			return f.stream("commits", f.bundle(f.commit(f.tree(f.entry("100644", "a", b), f.entry("100644", "a", b)), f.w.Base), f.w.Base))
 		}, "duplicateEntries"},
-		{"evil path in a commit that is taken back", func(f forge) []byte {
+		{"evil path in a commit that is taken back", func(f *forge) []byte {
 			sub := f.tree(f.entry("100644", `x\..\y`, f.object("blob", "x")))
 			evil := f.commit(f.tree(f.entry("40000", "d", sub)), f.w.Base)
 			return f.stream("commits", f.bundle(f.commit(f.tree(f.entry("100644", "n", f.object("blob", "n"))), evil), f.w.Base))
 		}, "dot folder"},
-		{"commit without author", func(f forge) []byte {
+		{"commit without author", func(f *forge) []byte {
 			c := f.object("commit", "tree "+f.tree()+"\nparent "+f.w.Base+"\n\nx\n")
 			return f.stream("commits", f.bundle(c, f.w.Base))
 		}, "missingAuthor"},
-		{"other history", func(f forge) []byte {
+		{"other history", func(f *forge) []byte {
 			return f.stream("commits", f.bundle(f.commit(f.tree(f.entry("100644", "a", f.object("blob", "x"))))))
 		}, "does not descend"},
-		{"snapshot with history", func(f forge) []byte {
+		{"snapshot with history", func(f *forge) []byte {
 			return f.stream("snapshot", f.bundle(f.commit(f.tree(), f.commit(f.tree()))))
 		}, "has a history"},
-		{"snapshot with prerequisites", func(f forge) []byte {
+		{"snapshot with prerequisites", func(f *forge) []byte {
 			return f.stream("snapshot", f.bundle(f.commit(f.tree(), f.w.Base), f.w.Base))
 		}, "asks for other commits"},
-		{"prerequisite that is not ours", func(f forge) []byte {
+		{"prerequisite that is not ours", func(f *forge) []byte {
 			foreign := f.commit(f.tree(f.entry("100644", "f", f.object("blob", "f"))), f.w.Base)
 			return f.stream("commits", f.bundle(f.commit(f.tree(f.entry("100644", "a", f.object("blob", "x"))), foreign), foreign))
 		}, ""},
-		{"other ref", func(f forge) []byte {
+		{"other ref", func(f *forge) []byte {
 			b := f.bundle(f.commit(f.tree(), f.w.Base), f.w.Base)
 			return f.stream("commits", bytes.Replace(b, []byte("refs/sbxpair/head"), []byte("refs/heads/mainxy"), 1))
 		}, "not asked for"},
-		{"two refs", func(f forge) []byte {
+		{"two refs", func(f *forge) []byte {
 			b := f.bundle(f.commit(f.tree(), f.w.Base), f.w.Base)
 			return f.stream("commits", bytes.Replace(b, []byte("\n\n"), []byte("\n"+f.w.Base+" refs/heads/main\n\n"), 1))
 		}, "not asked for"},
-		{"filter capability", func(f forge) []byte {
+		{"filter capability", func(f *forge) []byte {
 			b := f.bundle(f.commit(f.tree(), f.w.Base), f.w.Base)
 			return f.stream("commits", bytes.Replace(b, []byte("# v2 git bundle\n"), []byte("# v3 git bundle\n@filter=blob:none\n"), 1))
 		}, "capability"},
-		{"head that is not in the pack", func(f forge) []byte {
+		{"head that is not in the pack", func(f *forge) []byte {
 			head := f.commit(f.tree(), f.w.Base)
 			b := f.bundle(head, f.w.Base)
 			return f.stream("commits", bytes.Replace(b, []byte(head), []byte(strings.Repeat("a", 40)), 1))
 		}, "not a commit"},
-		{"head is a tag", func(f forge) []byte {
+		{"head is a tag", func(f *forge) []byte {
 			tag := f.object("tag", "object "+f.commit(f.tree(f.entry("100644", "a", f.object("blob", "x"))), f.w.Base)+"\ntype commit\ntag x\ntagger a <a@b> 1700000000 +0000\n\nx\n")
 			return f.stream("commits", f.bundle(tag, f.w.Base))
 		}, "not a commit"},
-		{"cut off", func(f forge) []byte {
+		{"cut off", func(f *forge) []byte {
 			s := f.stream("commits", f.bundle(f.commit(f.tree(f.entry("100644", "a", f.object("blob", "x"))), f.w.Base), f.w.Base))
 			return s[:len(s)-30]
 		}, "git's object checks"},
-		{"flipped bit", func(f forge) []byte {
+		{"flipped bit", func(f *forge) []byte {
 			s := f.stream("commits", f.bundle(f.commit(f.tree(f.entry("100644", "a", f.object("blob", "x"))), f.w.Base), f.w.Base))
 			s[len(s)-25] ^= 1
 			return s
 		}, "git's object checks"},
-		{"more than announced", func(f forge) []byte {
+		{"more than announced", func(f *forge) []byte {
 			return append(f.stream("commits", f.bundle(f.commit(f.tree(f.entry("100644", "a", f.object("blob", "x"))), f.w.Base), f.w.Base)), 'x')
 		}, "more than the header"},
-		{"other base", func(f forge) []byte {
+		{"other base", func(f *forge) []byte {
 			return bytes.Replace(f.stream("empty", nil), []byte(f.w.Base), []byte(strings.Repeat("0", 40)), 1)
 		}, "another base"},
-		{"no bundle", func(f forge) []byte { return f.stream("commits", []byte("hello\n\n")) }, "not a bundle"},
-		{"nothing", func(forge) []byte { return nil }, "ends before"},
-		{"no header", func(forge) []byte { return []byte(strings.Repeat("x\n", 300_000)) }, "too long"},
-		{"endless line", func(forge) []byte { return bytes.Repeat([]byte("x"), 1<<20) }, "too long"},
-		{"unknown kind", func(f forge) []byte { return f.stream("magic", []byte("x")) }, "makes no sense"},
-		{"negative size", func(f forge) []byte {
+		{"no bundle", func(f *forge) []byte { return f.stream("commits", []byte("hello\n\n")) }, "not a bundle"},
+		{"nothing", func(*forge) []byte { return nil }, "ends before"},
+		{"no header", func(*forge) []byte { return []byte(strings.Repeat("x\n", 300_000)) }, "too long"},
+		{"endless line", func(*forge) []byte { return bytes.Repeat([]byte("x"), 1<<20) }, "too long"},
+		{"unknown kind", func(f *forge) []byte { return f.stream("magic", []byte("x")) }, "makes no sense"},
+		{"negative size", func(f *forge) []byte {
 			return bytes.Replace(f.stream("commits", nil), []byte("size 0"), []byte("size -5"), 1)
 		}, "makes no sense"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newForge(t)
-			before := sh(t, f.w.Root, "find base.git -type f | sort | xargs cksum")
+			f.t = t
 			e, err := f.w.Import(t.Context(), bytes.NewReader(tt.make(f)), workspace.CollectOptions{})
 			if !errors.Is(err, workspace.ErrHostile) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %+v and %v, want a refusal with %q", e, err, tt.want)
 			}
-			if after := sh(t, f.w.Root, "find base.git -type f | sort | xargs cksum; ls -d import* incoming* 2>/dev/null || true"); after != before {
-				t.Errorf("something is left:\n%s", after)
+			if left, _ := filepath.Glob(filepath.Join(f.w.Root, "i*")); len(left) != 0 {
+				t.Errorf("something is left: %q", left)
 			}
 		})
+	}
+	if after := sh(t, f.w.Root, "find base.git -type f | sort | xargs cksum"); after != before {
+		t.Errorf("the base repository changed:\n%s\n%s", before, after)
 	}
 }
 

@@ -9,11 +9,8 @@ import (
 // Inspect answers as [Prepare] would, without copying anything: it refuses what Prepare refuses (but for LFS files,
 // which show only in a copy), and returns what there is to know about the checkout. Root, Dir and BaseRepo stay empty.
 func Inspect(ctx context.Context, s Source) (ws Workspace, err error) {
-	co, err := findCheckout(s.Dir)
+	co, err := s.locate()
 	if err != nil {
-		return Workspace{}, err
-	}
-	if err := refuseForbidden(co.top, s.Home); err != nil {
 		return Workspace{}, err
 	}
 	home, err := os.MkdirTemp("", "sbxpair-git-*")

@@ -49,20 +49,8 @@ type Workspace struct {
 // Prepare makes a workspace of s in dest, which has to be absent or an empty folder. The user's checkout is only read.
 // When Prepare fails, nothing of it is left. Refusals are [*Error].
 func Prepare(ctx context.Context, s Source, dest string) (ws Workspace, err error) {
-	if s.Mode == "" {
-		s.Mode = ModeClone
-	}
-	if s.Mode != ModeClone {
-		return Workspace{}, &Error{Kind: ErrMode, Path: string(s.Mode), Remedy: "use " + string(ModeClone)}
-	}
-	if err := checkBranch(s.Branch); err != nil {
-		return Workspace{}, err
-	}
-	co, err := findCheckout(s.Dir)
+	co, err := s.locate()
 	if err != nil {
-		return Workspace{}, err
-	}
-	if err := refuseForbidden(co.top, s.Home); err != nil {
 		return Workspace{}, err
 	}
 	dest, err = emptyDest(dest, co.top)
@@ -95,6 +83,24 @@ func Prepare(ctx context.Context, s Source, dest string) (ws Workspace, err erro
 		return ws, err
 	}
 	return ws, ws.checkLFS(ctx, g, s.AllowLFS)
+}
+
+// locate checks what can be told without git, and finds the checkout.
+func (s *Source) locate() (checkout, error) {
+	if s.Mode == "" {
+		s.Mode = ModeClone
+	}
+	if s.Mode != ModeClone {
+		return checkout{}, &Error{Kind: ErrMode, Path: string(s.Mode), Remedy: "use " + string(ModeClone)}
+	}
+	if err := checkBranch(s.Branch); err != nil {
+		return checkout{}, err
+	}
+	co, err := findCheckout(s.Dir)
+	if err != nil {
+		return checkout{}, err
+	}
+	return co, refuseForbidden(co.top, s.Home)
 }
 
 // git returns the git runner of this workspace.
@@ -374,6 +380,9 @@ func (w *Workspace) inspect(ctx context.Context, g git, s Source) error {
 		return err
 	}
 	w.Origin = pickOrigin(settings)
+	if err := w.refuseSubmodules(ctx, g, run); err != nil {
+		return err
+	}
 	dirty, err := g.dirty(ctx, run, settings)
 	if err != nil {
 		return err
@@ -395,6 +404,26 @@ func (w *Workspace) inspect(ctx context.Context, g git, s Source) error {
 		w.Notes = append(w.Notes, "the checkout is shallow, so is the copy")
 	}
 	return nil
+}
+
+// refuseSubmodules looks for links to other repositories in HEAD.
+func (w *Workspace) refuseSubmodules(ctx context.Context, g git, r gitRun) error {
+	r.limit = 256 << 20
+	out, err := g.do(ctx, r, "ls-tree", "-r", "-z", "--full-tree", "HEAD")
+	if err != nil {
+		return err
+	}
+	var subs []string
+	for _, line := range fields(out) {
+		if meta, path, ok := strings.Cut(line, "\t"); ok && strings.HasPrefix(meta, modeSubmodule) {
+			subs = append(subs, path)
+		}
+	}
+	if len(subs) == 0 {
+		return nil
+	}
+	return &Error{Kind: ErrSubmodules, Path: w.Top, Files: first(subs), Total: len(subs),
+		Remedy: "run in the submodule itself, or on a branch that has its files in the tree"}
 }
 
 var promisor = regexp.MustCompile(`^remote\..*\.promisor$`)
@@ -482,20 +511,6 @@ func (w *Workspace) copyBase(ctx context.Context, g git) error {
 	}
 	if w.Base, err = g.line(ctx, run, "rev-parse", baseRef); err != nil {
 		return err
-	}
-	entries, err := g.tree(ctx, w.BaseRepo, w.Base)
-	if err != nil {
-		return err
-	}
-	var subs []string
-	for _, e := range entries {
-		if e.mode == modeSubmodule {
-			subs = append(subs, e.path)
-		}
-	}
-	if len(subs) > 0 {
-		return &Error{Kind: ErrSubmodules, Path: w.Top, Files: first(subs), Total: len(subs),
-			Remedy: "run in the submodule itself, or in a branch that has its files in the tree"}
 	}
 	return nil
 }

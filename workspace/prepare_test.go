@@ -183,6 +183,7 @@ git remote add origin git@github.com:o/n; git add -A; git commit -qm lfs`)
 		}, workspace.ErrBadBranch, "reserved", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			s := tt.make(t, t.TempDir())
 			if s.Branch == "" {
 				s.Branch = "sbxpair/x"

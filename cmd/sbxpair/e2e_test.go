@@ -1,0 +1,419 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/fixtures/demo/repo"
+	"github.com/sbxpair/sbxpair/fixtures/demo/stage"
+	"github.com/sbxpair/sbxpair/fixtures/model"
+	"github.com/sbxpair/sbxpair/loop"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// open sets a stage for the race-built command of this test binary. The engine and the Copilot CLI are the ones that
+// make builds and installs.
+func open(t *testing.T, opts stage.Options) *stage.Stage {
+	t.Helper()
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opts.Sbxpair, err = os.Executable(); err != nil {
+		t.Fatal(err)
+	}
+	opts.Dir, opts.Engine, opts.Copilot = t.TempDir(), filepath.Join(root, "bin", "sbx-local"), filepath.Join(root, ".cache", "copilot")
+	opts.Env = append(opts.Env, beCommand+"=1", "GORACE=atexit_sleep_ms=0")
+	s, err := stage.Open(t.Context(), opts)
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err) // make test builds and installs what is missing
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+		defer cancel()
+		for _, problem := range s.Left(ctx, io.Discard) {
+			t.Error(problem)
+		}
+		if err := s.Standin.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// outcome is how a call of the command ended.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// sbxpair runs the command to its end.
+func sbxpair(t *testing.T, s *stage.Stage, args ...string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := s.Command(ctx, append([]string{"--config", s.Config}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if _, exited := errors.AsType[*exec.ExitError](err); !exited {
+			t.Fatalf("sbxpair %s: %v\n%s", args[0], err, stderr.String())
+		}
+	}
+	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+func (o outcome) want(t *testing.T, code int, texts ...string) {
+	t.Helper()
+	if o.code != code {
+		t.Errorf("exit code %d, want %d", o.code, code)
+	}
+	for _, text := range texts {
+		if !strings.Contains(o.stdout+o.stderr, text) {
+			t.Errorf("nothing says %q", text)
+		}
+	}
+	if t.Failed() {
+		t.Logf("stdout:\n%s\nstderr:\n%s", o.stdout, o.stderr)
+	}
+}
+
+func runArgs(s *stage.Stage) []string {
+	return []string{"run", "--json", "--repo", stage.FullName, "--dir", s.Work, repo.Task}
+}
+
+// The demo's run: a failing repository goes in, a draft pull request with the fix comes out, and nothing is left.
+func TestRunEndToEnd(t *testing.T) {
+	s := open(t, stage.Options{})
+	got := sbxpair(t, s, runArgs(s)...)
+	got.want(t, 0)
+	for _, problem := range s.Result(t.Context()) {
+		t.Error(problem)
+	}
+	var result loop.Result
+	if err := json.Unmarshal([]byte(got.stdout), &result); err != nil {
+		t.Fatalf("result: %v\n%s", err, got.stdout)
+	}
+	if !result.Delivered.Draft || result.Delivered.Number == 0 || result.Agent.Turns != 4 || result.Agent.Input == 0 || len(result.Verified) != 1 {
+		t.Errorf("result %+v", result)
+	}
+	log, err := os.Open(result.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	list, head, err := events.Read(log)
+	if err != nil || list[len(list)-1].Type != (events.RunEnded{}).Kind() {
+		t.Fatalf("event log: %d events, %v", len(list), err)
+	}
+	var receipt loop.Receipt
+	text, err := os.ReadFile(filepath.Join(result.Dir, "receipt.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &receipt); err != nil || receipt.LogHead != head || receipt.LogEvents != int64(len(list)) {
+		t.Errorf("the receipt pins %d events with head %s, the log has %d with %s (%v)", receipt.LogEvents, receipt.LogHead, len(list), head, err)
+	}
+	// The calls of one pair, on an engine whose policy is set up already: the design allows twelve.
+	second := sbxpair(t, s, runArgs(s)...)
+	second.want(t, 0)
+	if n := engineCalls(t, second); n > 10 { // and two to choose the engine
+		t.Errorf("a pair cost %d engine calls", n)
+	}
+}
+
+func engineCalls(t *testing.T, o outcome) int {
+	t.Helper()
+	var result loop.Result
+	if err := json.Unmarshal([]byte(o.stdout), &result); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Open(result.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	list, _, err := events.Read(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, e := range list {
+		if e.Type == (events.EngineCall{}).Kind() {
+			n++
+			t.Logf("engine call %s", e.Data)
+		}
+	}
+	return n
+}
+
+// The other strategy: a placeholder of our own, the value from a private file that is gone afterwards.
+func TestRunWithCustomSecret(t *testing.T) {
+	s := open(t, stage.Options{Env: []string{"SBXPAIR_AGENT_STRATEGY=custom"}})
+	sbxpair(t, s, runArgs(s)...).want(t, 0)
+	for _, problem := range s.Result(t.Context()) {
+		t.Error(problem)
+	}
+}
+
+// SIGINT in each phase of a run: the exit code says so, and nothing is left (the stage looks).
+func TestInterruptInEachPhase(t *testing.T) {
+	for _, phase := range events.Phases() {
+		if phase == events.PhasePreflight || phase == events.PhaseGate {
+			continue // over before a signal can be aimed at them: preflight makes nothing, gate takes no time
+		}
+		t.Run(string(phase), func(t *testing.T) {
+			s := open(t, stage.Options{})
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			cmd := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			if err := awaitPhase(ctx, s.State, phase, ended); err != nil {
+				t.Fatalf("%v\n%s", err, stderr.String())
+			}
+			// To the whole group, as a terminal does: the engine's processes must not die of it before they are told to.
+			syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
+			<-ended
+			code := cmd.ProcessState.ExitCode()
+			want := 130
+			if phase == events.PhaseRelease {
+				want = 0 // the work was done; the release goes on
+			}
+			if code != want && !(phase == events.PhaseRelease && code == 130) {
+				t.Errorf("exit code %d, want %d\n%s", code, want, stderr.String())
+			}
+		})
+	}
+}
+
+// awaitPhase returns when the event log of the only run says that phase has started.
+func awaitPhase(ctx context.Context, state string, phase events.Phase, ended <-chan error) error {
+	started := []byte(fmt.Sprintf(`"type":"phase.started","data":{"phase":%q}`, phase))
+	for {
+		logs, err := filepath.Glob(filepath.Join(state, "sbxpair", "runs", "*", "events.jsonl"))
+		if err != nil {
+			return err
+		}
+		for _, log := range logs {
+			if text, err := os.ReadFile(log); err == nil && bytes.Contains(text, started) {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("phase %s was not reached: %w", phase, ctx.Err())
+		case err := <-ended:
+			return fmt.Errorf("the run ended before phase %s: %w", phase, err)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// While a pair is up, neither token is in any process's environment or command line, nor in any file, of either sandbox; nor in what
+// the host writes, the engine's own store of secrets aside.
+func TestNoTokenAnywhere(t *testing.T) {
+	s := open(t, stage.Options{})
+	args := runArgs(s)
+	sbxpair(t, s, append([]string{args[0], "--keep"}, args[1:]...)...).want(t, 0)
+	known := secrets.NewRedactor(s.Tokens...)
+	for _, role := range []string{"agent", "github"} {
+		inside := sbxpair(t, s, "exec", "--role", role, "--", "sh", "-c",
+			`env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline; find / -xdev \( -path /proc -o -path /sys -o -path /usr -o -path /opt \) -prune -o -type f -size -4096k -print0 2>/dev/null | xargs -0 cat 2>/dev/null; ls -laR /home /tmp /run /var 2>/dev/null; true`)
+		inside.want(t, 0, "SANDBOX_NAME")
+		if known.Contains([]byte(inside.stdout)) || known.Contains([]byte(inside.stderr)) {
+			t.Errorf("a token shows inside the %s sandbox", role)
+		}
+	}
+	store := 0
+	err := filepath.WalkDir(s.Dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return nil // sockets, and folders that went away meanwhile
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil
+		}
+		if known.Contains(text) {
+			if info, _ := entry.Info(); info.Mode().Perm() == 0o600 && strings.Contains(path, "/sbx-local/secrets/") {
+				store++ // the engine has to keep the value somewhere: outside the sandboxes, for its owner only
+				return nil
+			}
+			t.Errorf("a token is in %s", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if store == 0 {
+		t.Error("the engine's store was not seen: the search looks in the wrong place")
+	}
+	for _, name := range hostCommandLines(t) {
+		if known.Contains([]byte(name)) {
+			t.Error("a token is on a command line of the host")
+		}
+	}
+	sbxpair(t, s, "down", "--all").want(t, 0)
+}
+
+func hostCommandLines(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, file := range files {
+		if text, err := os.ReadFile(file); err == nil {
+			lines = append(lines, string(text))
+		}
+	}
+	return lines
+}
+
+// The verbs that take the steps one at a time.
+func TestStepByStep(t *testing.T) {
+	s := open(t, stage.Options{})
+	up := sbxpair(t, s, "up", "--repo", stage.FullName, "--dir", s.Work)
+	up.want(t, 0)
+	run := strings.TrimSpace(up.stdout)
+	sbxpair(t, s, "ls").want(t, 0, run, "agent running", "github running", "gvisor")
+	sbxpair(t, s, "exec", "--", "sh", "-c", "exit 42").want(t, 42)
+	sbxpair(t, s, "exec", "--", "cat", "slugify.sh").want(t, 0, "sed")
+	sbxpair(t, s, "exec", "--role", "github", "--", "ls", "-A").want(t, 0)
+	sbxpair(t, s, "exec", "--", "no-such-program").want(t, 125, "no-such-program")
+	sbxpair(t, s, "exec", "--", "python3", "--no-such-flag-of-ours", "--json")
+	note := filepath.Join(s.Dir, "note.txt")
+	if err := os.WriteFile(note, []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sbxpair(t, s, "cp", note, "agent:/tmp/note.txt").want(t, 0)
+	sbxpair(t, s, "exec", "--", "cat", "/tmp/note.txt").want(t, 0, "hello")
+	sbxpair(t, s, "cp", "agent:/tmp/note.txt", filepath.Join(s.Dir, "back.txt")).want(t, 0)
+	if text, err := os.ReadFile(filepath.Join(s.Dir, "back.txt")); err != nil || string(text) != "hello" {
+		t.Errorf("copied back %q, %v", text, err)
+	}
+	sbxpair(t, s, "github", "issue", "create", "--title", "An issue", "--body", "With text").want(t, 0, "/issues/1")
+	sbxpair(t, s, "github", "comment", "--number", "1", "--body", "A comment").want(t, 0, "#issuecomment")
+	sbxpair(t, s, "github", "comment", "--number", "99", "--body", "x").want(t, 1, "not found")
+	sbxpair(t, s, "doctor").want(t, 0, "ok", "engine")
+	sbxpair(t, s, "prune", "--force").want(t, 0, "nothing to prune") // it was left in place on purpose
+	sbxpair(t, s, "down", run).want(t, 0, "removed "+run)
+	sbxpair(t, s, "down", run).want(t, 2, "closed")
+	if ls := sbxpair(t, s, "ls"); ls.stdout != "" {
+		t.Errorf("ls after down: %q", ls.stdout)
+	}
+	for _, problem := range s.Standin.Report().Problems() {
+		t.Error(problem)
+	}
+}
+
+// After SIGKILL the lease is what is left; prune takes the pair down, and only then.
+func TestPruneAfterKill(t *testing.T) {
+	s := open(t, stage.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	if err := awaitPhase(ctx, s.State, events.PhaseExecute, ended); err != nil {
+		t.Fatal(err)
+	}
+	sbxpair(t, s, "prune", "--force").want(t, 0, "nothing to prune") // its owner lives
+	cmd.Process.Kill()
+	<-ended
+	sbxpair(t, s, "ls").want(t, 0, "orphaned")
+	sbxpair(t, s, "prune").want(t, 2, "nothing removed") // no terminal: the answer is no
+	sbxpair(t, s, "prune", "--force").want(t, 0, "is dead")
+}
+
+// What the agent does or does not do decides the outcome, not its exit code.
+func TestOutcomes(t *testing.T) {
+	say := func(text string) model.Step { return model.Step{Text: text, Usage: model.Usage{Input: 10, Output: 1}} }
+	do := func(command string) model.Step {
+		return model.Step{Calls: []model.Call{{Tool: "bash", Args: map[string]any{"command": command, "description": "do it"}}}}
+	}
+	for name, tt := range map[string]struct {
+		steps []model.Step
+		code  int
+		text  string
+	}{
+		"nothing done":        {[]model.Step{say("Looks fine to me.")}, 8, "nothing"},
+		"verify fails":        {[]model.Step{do("echo '# no fix' >> slugify.sh"), say("Done.")}, 1, "sh test.sh"},
+		"workflow is touched": {[]model.Step{do("mkdir -p .github/workflows; echo x > .github/workflows/x.yml; printf '#!/bin/sh\\nexit 0\\n' > test.sh"), say("Done.")}, 6, ".github/workflows/x.yml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, stage.Options{Scripts: []model.Script{{Steps: tt.steps}}})
+			sbxpair(t, s, runArgs(s)...).want(t, tt.code, tt.text)
+			if pulls, err := s.Hub.Pulls(t.Context(), stage.FullName); err != nil || len(pulls) != 0 {
+				t.Errorf("%d pull requests, %v", len(pulls), err)
+			}
+		})
+	}
+}
+
+// Bad input ends with a clear error and the documented code, and leaves nothing.
+func TestBadInput(t *testing.T) {
+	t.Run("swapped tokens", func(t *testing.T) {
+		s := open(t, stage.Options{})
+		s.Env = append(s.Env, "COPILOT_GITHUB_TOKEN="+s.Tokens[1].Reveal(), "GH_TOKEN="+s.Tokens[0].Reveal())
+		sbxpair(t, s, runArgs(s)...).want(t, 5, "credential refused", "agent sandbox", "github sandbox")
+	})
+	t.Run("a checkout that cannot be used", func(t *testing.T) {
+		s := open(t, stage.Options{})
+		elsewhere := t.TempDir()
+		sbxpair(t, s, "run", "--repo", stage.FullName, "--dir", elsewhere, "x").want(t, 2, "try:")
+		dirty := filepath.Join(s.Work, "slugify.sh")
+		if err := os.WriteFile(dirty, []byte("changed"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		sbxpair(t, s, runArgs(s)...).want(t, 2, "slugify.sh")
+		sbxpair(t, s, "run", "--repo", "a/b/c", "--dir", s.Work, "x").want(t, 2, "OWNER/NAME")
+	})
+	t.Run("no engine", func(t *testing.T) {
+		s := open(t, stage.Options{Config: map[string]any{"engine": map[string]any{"kind": "sbx", "path": "/nowhere/sbx"}}})
+		sbxpair(t, s, runArgs(s)...).want(t, 4, "sbx")
+	})
+	t.Run("a second run at the same time", func(t *testing.T) {
+		s := open(t, stage.Options{})
+		results := make(chan outcome, 2)
+		for range 2 {
+			go func() { results <- sbxpair(t, s, runArgs(s)...) }()
+		}
+		for range 2 {
+			got := <-results
+			got.want(t, 0)
+		}
+		if pulls, err := s.Hub.Pulls(t.Context(), stage.FullName); err != nil || len(pulls) != 2 {
+			t.Errorf("%d pull requests, %v; want one for each run", len(pulls), err)
+		}
+	})
+}
