@@ -134,13 +134,13 @@ func sessionID(s string) bool {
 
 func adapters() map[string]Adapter {
 	m := make(map[string]Adapter)
-	for _, a := range []Adapter{Copilot(), Claude(), Codex()} {
+	for _, a := range []Adapter{Copilot(), Claude(), Codex(), Gemini(), OpenCode(), Pi()} {
 		m[a.Name] = a
 	}
 	return m
 }
 
-// Lookup returns the adapter of that name.
+// Lookup returns the adapter of that name. [Program] makes one for any other program.
 func Lookup(name string) (Adapter, bool) {
 	a, ok := adapters()[name]
 	return a, ok

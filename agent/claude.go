@@ -64,6 +64,7 @@ type claudeLine struct {
 	Message   struct {
 		ID      string
 		Content json.RawMessage
+		Usage   claudeUsage
 	}
 	Error             json.RawMessage
 	ErrorStatus       int  `json:"error_status"`
@@ -128,7 +129,9 @@ func (d *claudeDecoder) assistant(l claudeLine) []Event {
 	var list []Event
 	if l.Message.ID != d.message {
 		d.message = l.Message.ID
-		list = append(list, Event{Kind: KindTurnStart})
+		u := l.Message.Usage
+		list = append(list, Event{Kind: KindTurnStart}, Event{Kind: KindUsage, Usage: &Usage{
+			Input: u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens, CachedInput: u.CacheReadInputTokens, Output: u.OutputTokens, ModelCalls: 1}})
 	}
 	for _, b := range blocks {
 		switch b.Type {

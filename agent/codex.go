@@ -124,13 +124,16 @@ func codexCompleted(l codexLine) []Event {
 	return nil
 }
 
-// statusIn finds the HTTP status that Codex puts into its messages ("unexpected status 401 Unauthorized: …").
+// statusIn finds an HTTP error status where the CLIs put it: at the start ("401 Unauthorized"), or after the word ("unexpected
+// status 401 Unauthorized").
 func statusIn(message string) int {
-	_, rest, ok := strings.Cut(message, "status ")
-	if !ok || len(rest) < 3 {
+	if _, rest, ok := strings.Cut(message, "status "); ok {
+		message = rest
+	}
+	if len(message) < 3 {
 		return 0
 	}
-	n, err := strconv.Atoi(rest[:3])
+	n, err := strconv.Atoi(message[:3])
 	if err != nil || n < 400 || n > 599 {
 		return 0
 	}

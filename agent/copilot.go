@@ -121,7 +121,11 @@ func (d *copilotDecoder) decode(raw []byte) []Event {
 	case "model.call_finished":
 		return []Event{{Kind: KindUsage, Usage: &Usage{ModelCalls: 1}}}
 	case "model.call_failure":
-		return []Event{{Kind: KindWarning, Status: v.StatusCode, Text: v.ErrorMessage}}
+		text := v.ErrorMessage
+		if json.Valid([]byte(text)) { // the provider's error object, as text
+			text = plain(json.RawMessage(text))
+		}
+		return []Event{{Kind: KindWarning, Status: v.StatusCode, Text: text}}
 	case "session.warning":
 		return []Event{{Kind: KindWarning, Text: v.Message}}
 	case "session.error":

@@ -111,12 +111,17 @@ const (
 
 // Parser reads the lines of one run. It is not safe for concurrent use.
 type Parser struct {
-	d    decoder
+	d    decoder // nil: every line is text
 	turn int
 }
 
 // NewParser returns a parser for one run of the CLI.
-func (a Adapter) NewParser() *Parser { return &Parser{d: a.decoder()} }
+func (a Adapter) NewParser() *Parser {
+	if a.decoder == nil {
+		return &Parser{}
+	}
+	return &Parser{d: a.decoder()}
+}
 
 // Line returns the events of one line of standard output. A line that is no JSON object becomes a text event; so does JSON
 // that the CLI cannot have meant. It never fails: CLIs mix terminal output with their JSON (field report R220).
@@ -126,7 +131,10 @@ func (p *Parser) Line(line []byte) []Event {
 		return nil
 	}
 	var events []Event
-	if text[0] == '{' {
+	switch {
+	case p.d == nil:
+		events = append(events, Event{Kind: KindText, Text: string(text)})
+	case text[0] == '{':
 		dec := json.NewDecoder(bytes.NewReader(text)) // two documents on one line have been seen
 		for {
 			var raw json.RawMessage
@@ -139,7 +147,7 @@ func (p *Parser) Line(line []byte) []Event {
 			}
 			events = append(events, p.d.decode(raw)...)
 		}
-	} else {
+	default:
 		events = append(events, textEvent(text))
 	}
 	for i := range events {

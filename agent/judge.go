@@ -103,9 +103,11 @@ func (s *Summary) add(e Event) {
 			s.Credential++
 			s.fatalCred = s.fatalCred || e.Kind == KindError
 		}
-		s.LastError, s.LastClass = oneLine(e.Text), e.Class
-		if e.Status > 0 && !strings.Contains(s.LastError, fmt.Sprint(e.Status)) {
-			s.LastError = strings.TrimSpace(fmt.Sprintf("HTTP %d %s", e.Status, s.LastError))
+		if (e.Kind == KindError || e.Class != "" || e.Status > 0) && !e.Aborted { // other warnings explain nothing
+			s.LastError, s.LastClass = oneLine(e.Text), e.Class
+			if e.Status > 0 && !strings.Contains(s.LastError, fmt.Sprint(e.Status)) {
+				s.LastError = strings.TrimSpace(fmt.Sprintf("HTTP %d %s", e.Status, s.LastError))
+			}
 		}
 		if e.Kind == KindError {
 			s.Errors++
@@ -172,12 +174,12 @@ func Judge(r Result, changed bool) Verdict {
 			return Verdict{BadCredential, last("the model refused the credential"), class}
 		}
 		return Verdict{Failed, last("the CLI exits 0 and reports an error"), class}
+	case class == ClassCredential && !changed && s.Messages == 0:
+		return Verdict{BadCredential, last("the model refused the credential"), class}
 	case r.expectsEnd && !s.Finished:
 		return Verdict{CutOff, "its output ends in the middle of the run", class}
 	case s.Denied > 0 && (!changed || s.deniedOpen):
 		return Verdict{Denied, fmt.Sprintf("%d tool calls were denied", s.Denied), ""}
-	case class == ClassCredential && !changed && s.Messages == 0:
-		return Verdict{BadCredential, last("the model refused the credential"), class}
 	case r.ReadOnly && strings.TrimSpace(s.Answer) == "":
 		return Verdict{NothingDone, "it gave no answer", ""}
 	case !r.ReadOnly && !changed:

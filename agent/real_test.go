@@ -2,6 +2,9 @@ package agent_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -21,9 +24,8 @@ type real struct {
 	adapter agent.Adapter
 	program func(modules string) string // its native program below a node_modules folder
 	env     func(base string) []string
-	task    agent.Task
-	script  func(fail string) []model.Step // reads, edits a.txt, runs a check; fail is a command
-	denied  agent.Task                     // a task whose tool call is refused
+	files   func(base string) map[string]string // in the home folder
+	script  func(check string) []model.Step     // reads, edits a.txt, runs the command check
 }
 
 func reals() []real {
@@ -83,7 +85,61 @@ func reals() []real {
 	}
 }
 
-// modules finds the node_modules folder of the real CLIs.
+// others speak what the scripted server does not, or need files in their home folder.
+func others() []real {
+	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
+	steps := func(read, edit, shell model.Call) []model.Step {
+		usage := model.Usage{Input: 1000, Cached: 100, Output: 10}
+		return []model.Step{
+			{Text: "Let me look.", Calls: []model.Call{read}, Usage: usage},
+			{Calls: []model.Call{edit}, Usage: usage},
+			{Calls: []model.Call{shell}, Usage: usage},
+			{Text: "Done: two is 2.", Usage: usage},
+		}
+	}
+	return []real{
+		{
+			adapter: agent.OpenCode(),
+			program: func(m string) string { return filepath.Join(m, "opencode-linux-"+arch, "bin", "opencode") },
+			env: func(base string) []string {
+				return []string{`OPENCODE_CONFIG_CONTENT={"share":"disabled","autoupdate":false,"provider":{"local":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"` + base +
+					`/v1","apiKey":"k"},"models":{"fake-1":{"name":"fake-1","limit":{"context":128000,"output":8000}}}}}}`}
+			},
+			script: func(check string) []model.Step {
+				return steps(model.Call{Tool: "read", Args: map[string]any{"filePath": model.Dir + "/a.txt"}},
+					model.Call{Tool: "edit", Args: map[string]any{"filePath": model.Dir + "/a.txt", "oldString": "two", "newString": "2"}},
+					model.Call{Tool: "bash", Args: map[string]any{"command": check, "description": "check"}})
+			},
+		},
+		{
+			adapter: agent.Pi(),
+			program: func(m string) string { return filepath.Join(m, ".bin", "pi") },
+			files: func(base string) map[string]string {
+				return map[string]string{".pi/agent/models.json": `{"providers":{"local":{"baseUrl":"` + base + `/v1","api":"openai-completions","apiKey":"FAKE_KEY","models":[{"id":"fake-1","name":"fake-1","reasoning":false,"input":["text"],"cost":{"input":0,"output":0,"cacheRead":0,"cacheWrite":0},"contextWindow":128000,"maxTokens":8000}]}}}`}
+			},
+			env: func(string) []string { return []string{"FAKE_KEY=k"} },
+			script: func(check string) []model.Step {
+				return steps(model.Call{Tool: "read", Args: map[string]any{"path": "a.txt"}},
+					model.Call{Tool: "edit", Args: map[string]any{"path": "a.txt", "edits": []any{map[string]any{"oldText": "two", "newText": "2"}}}},
+					model.Call{Tool: "bash", Args: map[string]any{"command": check}})
+			},
+		},
+		{
+			adapter: agent.Gemini(),
+			program: func(m string) string { return filepath.Join(m, ".bin", "gemini") },
+			env: func(base string) []string {
+				return []string{"GOOGLE_GEMINI_BASE_URL=" + base, "GEMINI_API_KEY=" + agent.Gemini().Credential.Placeholder}
+			},
+			script: func(check string) []model.Step {
+				return steps(model.Call{Tool: "read_file", Args: map[string]any{"file_path": "a.txt"}},
+					model.Call{Tool: "replace", Args: map[string]any{"file_path": "a.txt", "instruction": "x", "old_string": "two", "new_string": "2"}},
+					model.Call{Tool: "run_shell_command", Args: map[string]any{"command": check}})
+			},
+		},
+	}
+}
+
+// find gives the path of the CLI's program.
 func (r real) find(t *testing.T) string {
 	t.Helper()
 	var tried []string
@@ -100,7 +156,8 @@ func (r real) find(t *testing.T) string {
 		}
 	}
 	msg := "needs the real " + r.adapter.Name + " CLI; looked at " + strings.Join(tried, ", ") + " (set SBXPAIR_AGENT_CLIS to a node_modules folder)"
-	if os.Getenv("CI") == "true" {
+	// The demo installs Copilot, so it is always there in CI; the others are there where the folder was named.
+	if os.Getenv("CI") == "true" && (r.adapter.Name == "copilot" || os.Getenv("SBXPAIR_AGENT_CLIS") != "") {
 		t.Fatal(msg)
 	}
 	t.Skip(msg)
@@ -108,10 +165,72 @@ func (r real) find(t *testing.T) string {
 }
 
 func (r real) args(base string) []string {
-	if r.adapter.Name == "codex" {
+	switch r.adapter.Name {
+	case "opencode":
+		return []string{"-m", "local/fake-1"}
+	case "pi":
+		return []string{"--provider", "local", "--model", "fake-1"}
+	case "gemini":
+		return []string{"-m", "gemini-2.5-flash"}
+	case "codex":
 		return []string{"-c", "model_provider=local", "-c", `model_providers.local={name="local",base_url="` + base + `/v1",env_key="FAKE_KEY",wire_api="responses"}`, "-m", "gpt-5.4"}
 	}
 	return nil
+}
+
+// speak is the server in the CLI's own format.
+func (r real) speak(s *model.Server, steps []model.Step, fault *model.Fault) http.Handler {
+	if r.adapter.Name != "gemini" {
+		return s
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var body struct {
+			Contents []struct {
+				Role  string
+				Parts []map[string]json.RawMessage
+			}
+		}
+		if err := json.NewDecoder(req.Body).Decode(&body); err != nil || !strings.Contains(req.URL.Path, ":streamGenerateContent") {
+			http.NotFound(w, req)
+			return
+		}
+		switch {
+		case fault != nil && fault.Hang:
+			<-req.Context().Done()
+			return
+		case fault != nil && fault.Status != 0:
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(fault.Status)
+			fmt.Fprintf(w, `{"error":{"code":%d,"message":"API key not valid. Please pass a valid API key.","status":"UNAUTHENTICATED"}}`, fault.Status)
+			return
+		}
+		done := 0
+		for _, c := range body.Contents {
+			for _, p := range c.Parts {
+				if p["functionResponse"] != nil {
+					done++
+				}
+			}
+		}
+		step := model.Step{Text: "Nothing more to do."}
+		if done < len(steps) {
+			step = steps[done]
+		}
+		var parts []map[string]any
+		if step.Text != "" {
+			parts = append(parts, map[string]any{"text": step.Text})
+		}
+		for _, c := range step.Calls {
+			parts = append(parts, map[string]any{"functionCall": map[string]any{"name": c.Tool, "args": c.Args}})
+		}
+		data, _ := json.Marshal(map[string]any{
+			"candidates":    []any{map[string]any{"content": map[string]any{"role": "model", "parts": parts}, "finishReason": "STOP"}},
+			"usageMetadata": map[string]any{"promptTokenCount": step.Usage.Input, "candidatesTokenCount": step.Usage.Output, "totalTokenCount": step.Usage.Input + step.Usage.Output, "cachedContentTokenCount": step.Usage.Cached},
+			"responseId":    "r",
+		})
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "data: %s\r\n\r\n", data)
+	})
 }
 
 // bench is one real run.
@@ -137,8 +256,19 @@ func (r real) run(t *testing.T, home, name string, fault *model.Fault, steps []m
 	}
 	b.server = model.New(model.Config{Scripts: []model.Script{{Steps: steps}}})
 	b.server.Inject(fault)
-	web := httptest.NewServer(b.server)
+	web := httptest.NewServer(r.speak(b.server, steps, fault))
 	t.Cleanup(web.Close)
+	if r.files != nil {
+		for name, data := range r.files(web.URL) {
+			path := filepath.Join(home, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	task := agent.Task{Prompt: "Change two to 2 in a.txt.", Dir: b.dir, Command: []string{program}, Env: r.env(web.URL), Args: r.args(web.URL)}
 	if change != nil {
 		change(&task)
@@ -148,7 +278,7 @@ func (r real) run(t *testing.T, home, name string, fault *model.Fault, steps []m
 	var err error
 	b.result, err = agent.Run(ctx, &host{home: home}, r.adapter, task, b.record.options(limits))
 	if err != nil {
-		t.Fatalf("Run: %v\n%s", err, b.record.transcript.String())
+		t.Fatalf("Run: %v\n%s", err, b.transcript())
 	}
 	if dir := os.Getenv("SBXPAIR_RECORD"); dir != "" {
 		if err := os.WriteFile(filepath.Join(dir, r.adapter.Name+"-"+name+".jsonl"), b.record.transcript.Bytes(), 0o644); err != nil {
@@ -157,6 +287,12 @@ func (r real) run(t *testing.T, home, name string, fault *model.Fault, steps []m
 	}
 	t.Logf("%s: code %d, stop %q, %v, %d model calls, usage %+v, stderr %q", name, b.result.Code, b.result.Stop, b.result.Took.Round(time.Millisecond), len(b.server.Calls()), b.result.Usage, b.result.Stderr)
 	return b
+}
+
+// transcript is the end of what the CLI wrote, for a failure.
+func (b *bench) transcript() string {
+	s := b.record.transcript.String()
+	return s[max(0, len(s)-4000):]
 }
 
 func (b *bench) changed(t *testing.T) bool {
@@ -176,7 +312,7 @@ func TestRealCLIs(t *testing.T) {
 			t.Run("success", func(t *testing.T) {
 				b := r.run(t, home, "success", nil, r.script("grep -q 2 a.txt; exit 3"), nil, agent.Limits{})
 				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.Succeeded {
-					t.Fatalf("%+v\n%+v\n%s", v, b.result, b.record.transcript.String())
+					t.Fatalf("%+v\n%+v\n%s", v, b.result, b.transcript())
 				}
 				s, u := b.result.Summary, b.result.Usage
 				if s.Tools != 3 || s.Answer != "Done: two is 2." || !s.Finished || b.result.Leftover != 0 {
@@ -204,13 +340,13 @@ func TestRealCLIs(t *testing.T) {
 			t.Run("nothing done", func(t *testing.T) {
 				b := r.run(t, home, "nothing", nil, []model.Step{{Text: "There is nothing to do."}}, nil, agent.Limits{})
 				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.NothingDone {
-					t.Errorf("%+v\n%s", v, b.record.transcript.String())
+					t.Errorf("%+v\n%s", v, b.transcript())
 				}
 			})
 			t.Run("credential", func(t *testing.T) {
 				b := r.run(t, home, "credential", &model.Fault{Status: 401}, r.script("true"), nil, agent.Limits{})
 				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.BadCredential {
-					t.Errorf("%+v\n%+v\n%s", v, b.result, b.record.transcript.String())
+					t.Errorf("%+v\n%+v\n%s", v, b.result, b.transcript())
 				}
 				if len(b.server.Calls()) > 3 {
 					t.Errorf("%d model calls with a credential that is no good", len(b.server.Calls()))
@@ -237,10 +373,10 @@ func TestRealCLIs(t *testing.T) {
 			t.Run("read only", func(t *testing.T) {
 				b := r.run(t, home, "readonly", nil, r.script("sed -i s/two/2/ a.txt"), func(t *agent.Task) { t.ReadOnly = true }, agent.Limits{})
 				if b.changed(t) {
-					t.Errorf("a read-only session changed the tree\n%s", b.record.transcript.String())
+					t.Errorf("a read-only session changed the tree\n%s", b.transcript())
 				}
 				if v := agent.Judge(b.result, false); v.Outcome != agent.Succeeded && v.Outcome != agent.Denied {
-					t.Errorf("%+v\n%s", v, b.record.transcript.String())
+					t.Errorf("%+v\n%s", v, b.transcript())
 				}
 			})
 			t.Run("resume", func(t *testing.T) {
@@ -268,6 +404,58 @@ func TestRealCLIs(t *testing.T) {
 				}
 				if first.Summary.Answer != "First." || second.Summary.Answer != "Second." {
 					t.Errorf("answers %q and %q; stderr %q %q", first.Summary.Answer, second.Summary.Answer, first.Stderr, second.Stderr)
+				}
+			})
+		})
+	}
+}
+
+// TestOtherCLIs drives the CLIs that are there.
+func TestOtherCLIs(t *testing.T) {
+	for _, r := range others() {
+		t.Run(r.adapter.Name, func(t *testing.T) {
+			if os.Getenv("SBXPAIR_AGENT_CLIS") == "" {
+				t.Skip("needs the real " + r.adapter.Name + " CLI in the node_modules folder SBXPAIR_AGENT_CLIS")
+			}
+			home := t.TempDir()
+			t.Run("success", func(t *testing.T) {
+				b := r.run(t, home, "success", nil, r.script("grep -q 2 a.txt; exit 3"), nil, agent.Limits{})
+				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.Succeeded {
+					t.Fatalf("%+v\n%+v\n%s", v, b.result, b.transcript())
+				}
+				s, u := b.result.Summary, b.result.Usage
+				if s.Tools != 3 || s.Answer != "Done: two is 2." || !s.Finished || b.result.SessionID == "" || s.Turns == 0 || s.Edits != 1 {
+					t.Errorf("summary %+v, session %q", s, b.result.SessionID)
+				}
+				if u.Input < 4000 || u.CachedInput < 400 || u.Output < 40 {
+					t.Errorf("usage %+v", u)
+				}
+			})
+			t.Run("nothing done", func(t *testing.T) {
+				b := r.run(t, home, "nothing", nil, []model.Step{{Text: "There is nothing to do."}}, nil, agent.Limits{})
+				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.NothingDone {
+					t.Errorf("%+v\n%s", v, b.transcript())
+				}
+			})
+			t.Run("credential", func(t *testing.T) {
+				b := r.run(t, home, "credential", &model.Fault{Status: 401}, r.script("true"), nil, agent.Limits{})
+				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.BadCredential {
+					t.Errorf("%+v\n%+v\n%s", v, b.result, b.transcript())
+				}
+			})
+			t.Run("hang", func(t *testing.T) {
+				b := r.run(t, home, "hang", &model.Fault{Hang: true}, r.script("true"), nil, agent.Limits{Wall: 8 * time.Second, Grace: 3 * time.Second})
+				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.CutOff || b.result.Stop != agent.StopWall {
+					t.Errorf("%+v\n%+v", v, b.result)
+				}
+				if left := processes(t, b.dir); len(left) > 0 {
+					t.Errorf("still there: %q", left)
+				}
+			})
+			t.Run("read only", func(t *testing.T) {
+				b := r.run(t, home, "readonly", nil, r.script("sed -i s/two/2/ a.txt"), func(t *agent.Task) { t.ReadOnly = true }, agent.Limits{})
+				if b.changed(t) {
+					t.Errorf("a read-only session changed the tree\n%s", b.transcript())
 				}
 			})
 		})

@@ -124,6 +124,7 @@ func Run(ctx context.Context, r Runner, a Adapter, t Task, o Options) (Result, e
 		}
 	}
 	if err != nil {
+		res.Code = -1
 		return res, errors.Join(fmt.Errorf("run %s: %w", a.Name, err), sweepErr)
 	}
 	if sweepErr != nil {

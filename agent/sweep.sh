@@ -19,7 +19,7 @@ scan() {
 			State:) state=$value ;;
 			PPid:) parent=$value && break ;;
 			esac
-		done <"$d/status" 2>/dev/null
+		done 2>/dev/null <"$d/status"
 		[ "$state" = Z ] || [ -z "$parent" ] || pairs="$pairs $p:$parent"
 	done
 	grown=1

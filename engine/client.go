@@ -11,8 +11,13 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // daemonTimeout bounds the start of a daemon, and a single request to it.
@@ -117,6 +122,7 @@ func (e *Engine) Session(ctx context.Context) (*Session, error) { return e.sessi
 
 // session opens a session for the exec with the given mark in the sandbox, or for none.
 func (e *Engine) session(ctx context.Context, sandbox, mark string) (*Session, error) {
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
 	defer cancel()
 	var starter *exec.Cmd
@@ -142,6 +148,9 @@ func (e *Engine) session(ctx context.Context, sandbox, mark string) (*Session, e
 		default:
 		}
 		if err := pause(ctx, 3*time.Millisecond); err != nil {
+			if caller.Err() != nil {
+				return nil, context.Cause(caller)
+			}
 			return nil, fmt.Errorf("%w within %v, check logs at: %s", ErrDaemon, daemonTimeout, e.State.DaemonLog())
 		}
 	}
@@ -152,8 +161,20 @@ func (e *Engine) startDaemon() (*exec.Cmd, error) {
 	cmd := exec.Command(e.Self, e.DaemonArgs...)
 	cmd.Args[0] = "sbx-local"
 	cmd.Dir = "/"
+	cmd.Env = append(withoutCredentials(os.Environ()), e.DaemonEnv...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd, cmd.Start()
+}
+
+var credentialName = regexp.MustCompile(`(?i)(token|secret|passw|credential|api_?key|private_?key|auth$)`)
+
+// withoutCredentials leaves out variables that are credentials by name or by value: the daemon outlives the command that
+// happened to start it, and serves others.
+func withoutCredentials(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		name, value, _ := strings.Cut(kv, "=")
+		return credentialName.MatchString(name) || secrets.Classify(secrets.New(value)) != secrets.KindUnknown
+	})
 }
 
 // openSession asks for a session and waits for the answer: only then does the daemon promise to stay.

@@ -292,7 +292,7 @@ func (d *Daemon) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := d.sync(ctx); err != nil {
+		if err := errors.Join(d.Engine.Recover(ctx), d.sync(ctx)); err != nil {
 			d.Engine.logger().Warn("could not look at the sandboxes", "err", err)
 			continue
 		}

@@ -21,8 +21,10 @@ type Engine struct {
 	Rootless bool   // gVisor runs in a user namespace of an ordinary user
 	Stores   Stores
 	Log      *slog.Logger // nil: discarded
-	// DaemonArgs are the arguments that make Self serve this state as a daemon that ends by itself; empty: never start one.
+	// DaemonArgs are the arguments that make Self a daemon that ends by itself; empty: never start one. It finds the state
+	// by DaemonEnv (NAME=VALUE), which goes over this process's environment.
 	DaemonArgs []string
+	DaemonEnv  []string
 }
 
 // Stores are the policy and secrets that a sandbox lives under.
@@ -309,24 +311,27 @@ func (e *Engine) remove(ctx context.Context, r Record) error {
 	return os.RemoveAll(dir)
 }
 
-// Recover removes what interrupted creations left. It takes each sandbox's lock only if it is free: a held one is alive.
+// Recover finishes what interrupted commands left: a half-made sandbox is removed, a half-started one is stopped. It takes
+// each sandbox's lock only if it is free: behind a held one somebody is at work.
 func (e *Engine) Recover(ctx context.Context) error {
-	list, err := e.List()
+	list, err := e.all()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, r := range list {
-		if r.Status != Creating {
-			continue
+		if r.Status == Creating || r.Status == Starting {
+			errs = append(errs, e.recoverOne(ctx, r.Name))
 		}
-		errs = append(errs, e.recoverOne(ctx, r.Name))
 	}
 	return errors.Join(errs...)
 }
 
+// recoverPatience bounds the wait for the lock of a sandbox that somebody may be working on.
+const recoverPatience = 20 * time.Millisecond
+
 func (e *Engine) recoverOne(ctx context.Context, name string) error {
-	try, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	try, cancel := context.WithTimeout(ctx, recoverPatience)
 	defer cancel()
 	unlock, err := e.lock(try, name)
 	if err != nil {
@@ -334,10 +339,21 @@ func (e *Engine) recoverOne(ctx context.Context, name string) error {
 	}
 	defer unlock()
 	r, err := e.load(name)
-	if err != nil || r.Status != Creating {
+	switch {
+	case errors.Is(err, ErrNotFound):
 		return nil
+	case err != nil:
+		return err
+	case r.Status == Creating:
+		return e.remove(ctx, r)
+	case r.Status == Starting:
+		if err := e.destroy(ctx, r); err != nil {
+			return err
+		}
+		r.Status = Stopped
+		return e.save(r)
 	}
-	return e.remove(ctx, r)
+	return nil
 }
 
 // touch notes that the sandbox was used. It is a file's time, not the record, so that an exec takes no lock and syncs nothing.

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -30,7 +29,7 @@ type ExecSpec struct {
 	User   string    // NAME or UID, with :GID; "" is agent
 	Dir    string    // absolute; "" is the first workspace
 	Stdin  io.Reader // nil: empty. It may be read from once more after Exec returned.
-	Stdout io.Writer // nil: discarded
+	Stdout io.Writer // nil: discarded. When ctx ended the call, it may still get what was on its way.
 	Stderr io.Writer
 	// TTY is the slave side of a pseudo terminal that becomes the program's three streams and its controlling terminal.
 	TTY *os.File
@@ -172,8 +171,11 @@ func (e *Engine) helper(ctx context.Context, r Record, stdin io.Reader, stdout i
 		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
 	}
 	res, err := e.execute(ctx, r, proc, ExecSpec{Stdin: stdin, Stdout: stdout, Stderr: &stderr}, "")
+	if err != nil {
+		return execResult{}, err // and leave stderr: it may still be written to
+	}
 	res.stderr = stderr.String()
-	return res, err
+	return res, nil
 }
 
 type execResult struct {
@@ -245,6 +247,9 @@ func (e *Engine) execute(ctx context.Context, r Record, proc specs.Process, spec
 		return execResult{}, fmt.Errorf("gVisor: %w", err)
 	}
 	code := cmd.ProcessState.ExitCode()
+	if code == 128 && strings.Contains(words.String(), "waiting on pid") {
+		return execResult{code: 128 + int(syscall.SIGKILL)}, nil // the sandbox was stopped or killed under the program
+	}
 	if code == 128 && words.Len() > 0 {
 		return execResult{}, launchFailure(words.String(), proc)
 	}
@@ -289,7 +294,6 @@ type plumbing struct {
 	guest  []*os.File // the program's ends, ours to close once it has them
 	host   []*os.File
 	copies []copying
-	wg     sync.WaitGroup
 }
 
 type copying struct {
@@ -327,11 +331,11 @@ func (p *plumbing) connect(spec ExecSpec) ([]*os.File, error) {
 		p.guest, p.host = append(p.guest, w), append(p.host, r)
 		c := copying{r, make(chan struct{})}
 		p.copies = append(p.copies, c)
-		p.wg.Go(func() {
+		go func() {
 			defer close(c.done)
 			defer r.Close() // a consumer that left must be felt inside
 			io.Copy(to, r)
-		})
+		}()
 	}
 	return p.guest, nil
 }
@@ -349,8 +353,6 @@ func (p *plumbing) drain(ctx context.Context) error {
 		for wait := 50 * time.Microsecond; !isClosed(c.done); wait = min(2*wait, 5*time.Millisecond) {
 			if empty(c.from) {
 				c.from.SetReadDeadline(time.Now())
-				<-c.done
-				break
 			}
 			if err := pause(ctx, wait); err != nil {
 				return err
@@ -381,9 +383,9 @@ func empty(f *os.File) bool {
 	return err != nil || n == 0
 }
 
+// close closes every end. A copy that is blocked in its consumer is not waited for: a caller that gives up must get away.
 func (p *plumbing) close() {
 	for _, f := range slices.Concat(p.guest, p.host) {
 		f.Close()
 	}
-	p.wg.Wait()
 }

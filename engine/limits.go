@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -52,24 +54,34 @@ func resources(r Record) *specs.LinuxResources {
 	return res
 }
 
+// cgroupTimeout bounds the wait for the last processes of a killed sandbox: the stubs in which its programs ran die after it.
+const cgroupTimeout = 10 * time.Second
+
 // removeCgroups removes what gVisor leaves when it is killed. Empty groups only: the kernel refuses others.
-func removeCgroups(r Record) error {
+func removeCgroups(ctx context.Context, r Record) error {
 	if r.Limits != limitsCgroup {
 		return nil
 	}
-	var errs []error
+	ctx, cancel := context.WithTimeout(ctx, cgroupTimeout)
+	defer cancel()
 	for _, pattern := range []string{"/sys/fs/cgroup" + cgroupPath(r), "/sys/fs/cgroup/*" + cgroupPath(r)} {
 		dirs, err := filepath.Glob(pattern)
 		if err != nil {
 			return err
 		}
 		for _, d := range dirs {
-			if err := os.Remove(d); err != nil && !os.IsNotExist(err) {
-				errs = append(errs, err)
+			for {
+				err := os.Remove(d)
+				if err == nil || errors.Is(err, os.ErrNotExist) {
+					break
+				}
+				if pause(ctx, 2*time.Millisecond) != nil {
+					return fmt.Errorf("control group: %w", err)
+				}
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // hostMemoryMiB is the machine's memory, or 0 if it is not known.

@@ -25,14 +25,14 @@ func (e *Engine) Probe(ctx context.Context) error {
 	if !e.Rootless {
 		return nil
 	}
-	return tryUserNamespace(ctx)
+	return tryUserNamespace(ctx, e.Self)
 }
 
 // tryUserNamespace makes a user namespace with this user as its root, as gVisor does when rootless.
-func tryUserNamespace(ctx context.Context) error {
+func tryUserNamespace(ctx context.Context, self string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "_true")
+	cmd := exec.CommandContext(ctx, self, "_true")
 	cmd.Args[0] = "sbx-local"
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -41,6 +41,9 @@ func tryUserNamespace(ctx context.Context) error {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 	}
 	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		return namespaceError(err.Error(), readSetting)
 	}
 	return nil
@@ -114,21 +117,21 @@ func (e *Engine) BootTest(ctx context.Context) (err error) {
 		return err
 	}
 	id := newID()
-	r := Record{Version: recordVersion, Name: "boot-test-" + id[:8], ID: id, Status: Creating, Limits: limitsNone}
+	r := Record{Version: recordVersion, Name: "boot-test-" + id[:8], ID: id, Status: Creating, Limits: limitsNone, Probe: true}
 	unlock, err := e.lock(ctx, r.Name)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := errors.Join(os.MkdirAll(e.State.SandboxDir(r.Name), 0o700), os.MkdirAll(e.State.ProxyDir(r.ID), 0o700)); err != nil {
-		return err
-	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		err = errors.Join(err, e.destroy(ctx, r), os.RemoveAll(e.State.ProxyDir(r.ID)), removeAll(e.State.SandboxDir(r.Name)))
 	}()
-	if err := errors.Join(e.writeDisk(r, nil), e.writeBundle(r)); err != nil {
+	if err := errors.Join(os.MkdirAll(e.State.SandboxDir(r.Name), 0o700), e.save(r)); err != nil {
+		return err
+	}
+	if err := errors.Join(os.MkdirAll(e.State.ProxyDir(r.ID), 0o700), e.writeDisk(r, nil), e.writeBundle(r)); err != nil {
 		return err
 	}
 	return e.boot(ctx, &r)

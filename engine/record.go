@@ -64,6 +64,8 @@ type Record struct {
 	// Process is gVisor's process for this sandbox on the host; ProcessStart tells it from a later one with its number.
 	Process      int    `json:"process,omitempty"`
 	ProcessStart uint64 `json:"process_start,omitempty"`
+	// Probe marks the sandbox of [Engine.BootTest]: recorded so that a crash leaves nothing, but nobody's.
+	Probe bool `json:"probe,omitempty"`
 }
 
 // Primary returns the path of the first workspace, or "".
@@ -116,8 +118,13 @@ func (e *Engine) save(r Record) error {
 	return statefile.Replace(e.recordPath(r.Name), append(data, '\n'), 0o600)
 }
 
-// List returns every sandbox, by name. A folder without a readable record is reported in the error beside the others.
+// List returns every sandbox, by name, but for probes. A folder without a readable record is reported in the error beside the others.
 func (e *Engine) List() ([]Record, error) {
+	list, err := e.all()
+	return slices.DeleteFunc(list, func(r Record) bool { return r.Probe }), err
+}
+
+func (e *Engine) all() ([]Record, error) {
 	entries, err := os.ReadDir(e.State.sandboxes())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

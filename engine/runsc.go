@@ -33,12 +33,16 @@ func (e *Engine) runscRoot(id string) string { return filepath.Join(e.State.Runt
 // runscArgs are gVisor's global flags for the sandbox, then args.
 func (e *Engine) runscArgs(r Record, args ...string) []string {
 	dir := e.State.SandboxDir(r.Name)
+	log := filepath.Join(dir, "runsc.log")
+	if args[0] == "exec" { // its words are read from its standard error; a log would only grow
+		log = os.DevNull
+	}
 	flags := []string{
 		"_runsc", "--root=" + e.runscRoot(r.ID), "--platform=systrap", "--network=none", "--host-uds=open",
 		"--overlay2=root:dir=" + dir + ",size=" + diskLimit,
 		// The default makes a bind mount in our runtime folder that stays there.
 		"--gofer-network-namespace=new",
-		"--log=" + filepath.Join(dir, "runsc.log"), "--log-format=json", "--allow-rootfs-tar-annotation",
+		"--log=" + log, "--log-format=json", "--allow-rootfs-tar-annotation",
 	}
 	if e.Rootless {
 		flags = append(flags, "--rootless")
@@ -163,7 +167,7 @@ func (e *Engine) destroy(ctx context.Context, r Record) error {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	errs = append(errs, removeCgroups(r), removeAll(root))
+	errs = append(errs, removeCgroups(ctx, r), removeAll(root))
 	return errors.Join(errs...)
 }
 

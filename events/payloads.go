@@ -12,8 +12,8 @@ const (
 	PhaseProvision Phase = "provision"
 	PhaseProof     Phase = "proof"
 	PhaseExecute   Phase = "execute"
-	PhaseVerify    Phase = "verify"
 	PhaseEndState  Phase = "end-state"
+	PhaseVerify    Phase = "verify"
 	PhaseGate      Phase = "gate"
 	PhaseDeliver   Phase = "deliver"
 	PhaseRelease   Phase = "release"
@@ -21,7 +21,7 @@ const (
 
 // Phases lists the phases in the order in which a run goes through them.
 func Phases() []Phase {
-	return []Phase{PhasePreflight, PhaseWorkspace, PhaseProvision, PhaseProof, PhaseExecute, PhaseVerify, PhaseEndState,
+	return []Phase{PhasePreflight, PhaseWorkspace, PhaseProvision, PhaseProof, PhaseExecute, PhaseEndState, PhaseVerify,
 		PhaseGate, PhaseDeliver, PhaseRelease}
 }
 

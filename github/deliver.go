@@ -36,6 +36,8 @@ type Delivery struct {
 	// Comment is posted on the pull request once; "" for none.
 	Comment string
 	Bounds  Bounds
+	// Cleaning says what Title, Body and Comment may keep; the zero Cleaning stands for DefaultCleaning. They are always cleaned.
+	Cleaning Cleaning
 	// Progress, if set, is told each step before it starts: "repository", "import", "push", "pull request", "comment".
 	Progress func(step string)
 }
@@ -110,7 +112,7 @@ cd "$d/repo" || exit 70
 ref="refs/heads/$SBXPAIR_BRANCH"
 push() { g push --porcelain --no-verify --recurse-submodules=no --force-with-lease="$ref:$1" "$SBXPAIR_URL" "$SBXPAIR_HEAD:$ref" </dev/null >"$d/report"; }
 if push ''; then cat "$d/report"; cd / && rm -rf "$d"; exit 0; fi
-grep -q 'stale info\|already exists\|failed to update ref\|cannot lock ref' "$d/report" || { cat "$d/report"; exit 44; }
+grep -qE 'stale info|already exists|failed to update ref|cannot lock ref' "$d/report" || { cat "$d/report"; exit 44; }
 g ls-remote "$SBXPAIR_URL" "$ref" >"$d/remote" </dev/null || exit 45
 at=
 while IFS='	' read -r sha name; do [ "$name" = "$ref" ] && at=$sha; done <"$d/remote"
@@ -140,6 +142,7 @@ var runForm = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}$`)
 // be called again. On an error the result holds what was done until then.
 func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, error) {
 	done := Delivered{Repo: d.Repo, Branch: d.Branch, Head: d.Head}
+	d.clean(c.endpoint)
 	if err := d.check(); err != nil {
 		return done, err
 	}
@@ -196,6 +199,21 @@ func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, e
 	return done, nil
 }
 
+// clean makes the texts fit for GitHub. Who wrote which part of them does not matter: it changes nothing in clean text.
+func (d *Delivery) clean(e Endpoint) {
+	c := d.Cleaning
+	if c.Domains == nil && c.Repos == nil && c.Mentions == nil {
+		c = DefaultCleaning(e, d.Repo)
+	}
+	title, body := c, c
+	title.MaxRunes = d.Bounds.MaxTitle
+	body.MaxRunes = d.Bounds.MaxBody
+	d.Title, d.Body = CleanTitle(d.Title, title), CleanBody(d.Body, body)
+	if d.Comment != "" {
+		d.Comment = CleanBody(d.Comment, body)
+	}
+}
+
 func (d Delivery) progress(step string) {
 	if d.Progress != nil {
 		d.Progress(step)
@@ -222,7 +240,12 @@ func (d Delivery) check() error {
 	case slices.ContainsFunc(d.Known, func(s string) bool { return !validSHA(s) }):
 		return fmt.Errorf("%w: a known commit is no commit id", ErrOutOfBounds)
 	}
-	return Check(d.Bounds, Change{Repo: d.Repo, Branch: d.Branch, BaseBranch: d.BaseBranch, Title: d.Title, Body: d.Body + "\n" + d.Comment}).Err()
+	for _, text := range []string{d.Body, d.Comment} {
+		if err := Check(d.Bounds, Change{Repo: d.Repo, Branch: d.Branch, BaseBranch: d.BaseBranch, Title: d.Title, Body: text}).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d Delivery) checkBundle(h bundleHeader) error {

@@ -372,6 +372,9 @@ func (c *Client) CreatePullRequest(ctx context.Context, r Repo, n NewPullRequest
 			return PullRequest{}, err
 		}
 		if try >= c.wire.limits.Attempts {
+			if lagging(err) {
+				return PullRequest{}, fmt.Errorf("open the pull request: %w: branch %s of %s or base branch %s of %s: push it first", ErrNotFound, branch, owner, n.Base, r)
+			}
 			return PullRequest{}, err
 		}
 		if serr := c.clock.Sleep(ctx, c.wire.jitter(c.wire.limits.Backoff<<(try-1))); serr != nil {

@@ -203,7 +203,10 @@ func parseResponse(raw []byte, req *http.Request, maxBody int64) (*http.Response
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s", ErrMalformed, oneLine(err.Error(), 200))
 		}
-		if resp.StatusCode >= 100 && resp.StatusCode < 200 {
+		if resp.StatusCode < 200 {
+			if resp.StatusCode < 100 {
+				return nil, fmt.Errorf("%w: status %d", ErrMalformed, resp.StatusCode)
+			}
 			continue
 		}
 		body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))

@@ -176,8 +176,10 @@ func (r *run) do(ctx context.Context) (err error) {
 	}
 	steps := []step{{events.PhaseWorkspace, r.prepare}, {events.PhaseProvision, r.provision}, {events.PhaseProof, r.prove}}
 	if !r.upOnly {
-		steps = append(steps, step{events.PhaseExecute, r.execute}, step{events.PhaseVerify, r.verify},
-			step{events.PhaseEndState, r.collect}, step{events.PhaseGate, r.gate}, step{events.PhaseDeliver, r.deliver})
+		// The end state is taken before verify: "nothing done" is told apart from "verify failed", and what the verify
+		// commands leave lying about is not delivered.
+		steps = append(steps, step{events.PhaseExecute, r.execute}, step{events.PhaseEndState, r.collect},
+			step{events.PhaseVerify, r.verify}, step{events.PhaseGate, r.gate}, step{events.PhaseDeliver, r.deliver})
 	}
 	for _, step := range steps {
 		if err := r.phase(ctx, step.phase, step.do); err != nil {

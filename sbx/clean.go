@@ -12,6 +12,16 @@ import (
 // has come with all of these (claude-code#60269).
 func clean(in []byte) string {
 	in = bytes.TrimPrefix(in, []byte("\xef\xbb\xbf"))
+	plain := true
+	for _, c := range in {
+		if c != '\n' && (c < 0x20 && c != '\t' || c >= 0x7f) {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return string(in)
+	}
 	var b strings.Builder
 	b.Grow(len(in))
 	for i := 0; i < len(in); {

@@ -194,8 +194,10 @@ func TestFixturesSurvive(t *testing.T) {
 			t.Fatal(err)
 		}
 		for form, change := range map[string]func(string) string{
-			"crlf":    func(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") },
-			"escapes": func(s string) string { return "\x1b[?25l\x1b[1m" + strings.ReplaceAll(s, "\n", "\x1b[0m\n\x1b[1m") + "\x1b[0m" },
+			"crlf": func(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") },
+			"escapes": func(s string) string {
+				return "\x1b[?25l\x1b[1m" + strings.ReplaceAll(s, "\n", "\x1b[0m\n\x1b[1m") + "\x1b[0m"
+			},
 			"bom":     func(s string) string { return "\ufeff" + s },
 			"warned":  func(s string) string { return "Warning: -g is deprecated\n" + s },
 			"started": func(s string) string { return "Starting sandboxd daemon...\nDaemon started (PID: 1, socket: /s)\n" + s },

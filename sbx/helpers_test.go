@@ -8,12 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/sbxpair/sbxpair/fixtures/fakesbx/fake"
 	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // TestMain lets the test binary be the fake engine: a real process without a build.
@@ -29,11 +29,9 @@ func versions() []string { return []string{"0.35", "0.38", "0.39", "0.42", "0.45
 
 // engine is a fake engine with its own state.
 type engine struct {
-	t      testing.TB
-	dir    string
-	env    []string
-	mu     sync.Mutex
-	starts int
+	t   testing.TB
+	dir string
+	env []string
 }
 
 func newEngine(t testing.TB, version string) *engine {
@@ -62,14 +60,11 @@ func (e *engine) process(opts ...sbx.Option) *sbx.Client {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	added := append([]string{"FAKESBX_MAIN=1", "GORACE=atexit_sleep_ms=0"}, e.env...)
+	added := append([]string{"FAKESBX_MAIN=1", "GORACE=atexit_sleep_ms=0", "GOCOVERDIR=" + e.t.TempDir()}, e.env...)
 	return sbx.New(self, append([]sbx.Option{sbx.WithAddedEnv(added...), sbx.WithGrace(300 * time.Millisecond)}, opts...)...)
 }
 
 func (e *engine) run(ctx context.Context, c sbx.Cmd) (sbx.Result, error) {
-	e.mu.Lock()
-	e.starts++
-	e.mu.Unlock()
 	var out, errOut bytes.Buffer
 	stdin := c.Stdin
 	if stdin == nil {
@@ -82,7 +77,10 @@ func (e *engine) run(ctx context.Context, c sbx.Cmd) (sbx.Result, error) {
 	return result(c, out.Bytes(), errOut.Bytes(), code)
 }
 
+// result masks and passes on, as [sbx.Exec] does.
 func result(c sbx.Cmd, stdout, stderr []byte, code int) (sbx.Result, error) {
+	redact := secrets.NewRedactor(c.Redact...)
+	stdout, stderr = redact.Bytes(stdout), redact.Bytes(stderr)
 	for _, s := range []struct {
 		w io.Writer
 		b []byte

@@ -17,6 +17,9 @@ func firstJSON(out []byte) (doc json.RawMessage, notes []string, err error) {
 	if bytes.IndexByte(out, 0x1b) >= 0 || bytes.IndexByte(out, '\r') >= 0 || bytes.HasPrefix(out, []byte("\xef\xbb\xbf")) {
 		text = []byte(clean(out))
 	}
+	if whole := bytes.TrimSpace(text); len(whole) > 0 && (whole[0] == '{' || whole[0] == '[') && json.Valid(whole) {
+		return whole, nil, nil // nothing but the document: the usual case, without a copy
+	}
 	tries := 0
 	for rest := text; len(rest) > 0 && tries < maxJSONTries; {
 		line, after, _ := bytes.Cut(rest, []byte{'\n'})
@@ -65,14 +68,8 @@ func decodeJSON(out []byte, key string, into any) error {
 	if err != nil {
 		return err
 	}
-	if key != "" {
-		var keys map[string]json.RawMessage
-		if json.Unmarshal(doc, &keys) != nil {
-			return malformed("JSON document is not an object")
-		}
-		if _, ok := keys[key]; !ok {
-			return malformed("JSON document has no %q", key)
-		}
+	if key != "" && !hasKey(doc, key) {
+		return malformed("JSON document is not an object with %q", key)
 	}
 	if err := json.Unmarshal(doc, into); err != nil {
 		return malformed("JSON document: %v", err)
@@ -80,10 +77,29 @@ func decodeJSON(out []byte, key string, into any) error {
 	return nil
 }
 
+// hasKey reports whether doc is an object that has the key. It reads only as far as the key.
+func hasKey(doc json.RawMessage, key string) bool {
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return false
+	}
+	for dec.More() {
+		t, err := dec.Token()
+		if err != nil || t == key {
+			return err == nil
+		}
+		var skip json.RawMessage
+		if dec.Decode(&skip) != nil {
+			return false
+		}
+	}
+	return false
+}
+
 // looksJSON reports whether a document starts on some line of out that nothing but known text precedes.
 func looksJSON(out []byte) bool {
-	for line := range strings.Lines(clean(out)) {
-		line = strings.TrimSpace(line)
+	for raw := range bytes.Lines(out) {
+		line := strings.TrimSpace(clean(raw[:min(len(raw), maxPreambleLine)]))
 		if line == "" || isPreamble(line) || isWarning(line) {
 			continue
 		}

@@ -405,7 +405,7 @@ func textRule(row tableRow) (Rule, error) {
 	}
 	rule := Rule{
 		ID: row.text("id"), Name: row.text("rule"), Policy: row.text("policy"), Sandbox: sandbox, ResourceType: row.text("type"),
-		Decision: decision, Resources: row.list("resources"), Source: row.text("source"),
+		Decision: decision, Resources: row.listMore("resources"), Source: row.text("source"),
 		Inactive: row.text("status") != "" && !strings.EqualFold(row.text("status"), "active"),
 		Methods:  row.list("method"),
 	}

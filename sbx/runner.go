@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"sync"
 	"time"
 
 	"github.com/sbxpair/sbxpair/secrets"
@@ -18,7 +19,7 @@ type Cmd struct {
 	Op     string          // client method, for messages
 	Args   []string        // public on the host: never a secret
 	Env    []string        // added to the runner's environment
-	Stdin  io.Reader       // the way in for secrets; nil is the null device, never the caller's own input
+	Stdin  io.Reader       // the way in for secrets; nil is the null device, never the caller's own input. It may be read from until it returns, even after the call
 	Redact []secrets.Value // masked in everything that comes out
 
 	// Stdout and Stderr receive the streams while they arrive, masked; nil means that the Result alone has them.
@@ -95,11 +96,17 @@ func (x Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	stdout, stderr := newCapture(limit), newCapture(limit)
 	outSink, errSink := &sink{capture: stdout, w: c.Stdout}, &sink{capture: stderr, w: c.Stderr}
 	outW, errW := redact.Writer(outSink), redact.Writer(errSink)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, outW, errW
+	cmd.Stdout, cmd.Stderr = outW, errW
+	input := &inputReader{r: c.Stdin}
+	feed, err := feeder(cmd, input)
+	if err != nil {
+		return Result{Code: -1}, fmt.Errorf("start %s: %w", x.Path, err)
+	}
 
 	start := time.Now()
-	err := cmd.Start()
+	err = cmd.Start()
 	if err == nil {
+		feed()
 		_ = g.started() // without it only the direct child can be ended, which WaitDelay bounds
 		err = cmd.Wait()
 		if ctx.Err() != nil {
@@ -123,6 +130,9 @@ func (x Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	if ctx.Err() != nil && err != nil {
 		return res, ctxError(ctx)
 	}
+	if inputErr := input.failed(); inputErr != nil {
+		return res, fmt.Errorf("read input: %w", inputErr)
+	}
 	if sinkErr != nil { // the command may have died of its closed output: that is not its own doing
 		return res, fmt.Errorf("pass output on: %w", sinkErr)
 	}
@@ -136,10 +146,7 @@ func (x Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	if _, exited := errors.AsType[*exec.ExitError](err); exited {
 		err = nil
 	}
-	if err != nil {
-		return res, fmt.Errorf("feed input: %w", err)
-	}
-	return res, nil
+	return res, err
 }
 
 // runTerminal runs the command with the caller's own files, in the caller's process group: only the foreground group
@@ -168,6 +175,53 @@ func (x Exec) runTerminal(ctx context.Context, cmd *exec.Cmd, c Cmd) (Result, er
 		err = nil
 	}
 	return res, err
+}
+
+// feeder prepares standard input and returns what starts to feed it. os/exec would wait for a reader that blocks although
+// the command is gone; this leaves the reader to whoever made it.
+func feeder(cmd *exec.Cmd, input *inputReader) (feed func(), err error) {
+	if input.r == nil {
+		return func() {}, nil
+	}
+	if f, isFile := input.r.(*os.File); isFile {
+		cmd.Stdin = f
+		return func() {}, nil
+	}
+	pipe, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		go func() {
+			// A command that ends without reading everything is its own business; Wait closes the pipe.
+			_, _ = io.Copy(pipe, input)
+			_ = pipe.Close()
+		}()
+	}, nil
+}
+
+// inputReader keeps the error of a reader: input that was cut short must not pass for all of it.
+type inputReader struct {
+	r   io.Reader
+	mu  sync.Mutex
+	err error
+}
+
+// Read implements io.Reader.
+func (i *inputReader) Read(p []byte) (int, error) {
+	n, err := i.r.Read(p)
+	if err != nil && err != io.EOF {
+		i.mu.Lock()
+		i.err = err
+		i.mu.Unlock()
+	}
+	return n, err
+}
+
+func (i *inputReader) failed() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.err
 }
 
 // ctxError gives both that the context is done and why: which deadline, which signal.

@@ -172,8 +172,8 @@ type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 
-// TestProcesses has the rows of the field reports that are about processes and their streams.
-func TestProcesses(t *testing.T) {
+// TestFieldReportsProcesses has the rows of the field reports that are about processes and their streams.
+func TestFieldReportsProcesses(t *testing.T) {
 	t.Run("R095", func(t *testing.T) { // Ctrl-C of the caller's group does not reach the engine
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInterruptedHelper$", "-test.v")
 		cmd.Env = append(os.Environ(), "INTERRUPT_HELPER=1", "GORACE=atexit_sleep_ms=0")
@@ -294,7 +294,7 @@ func TestProcesses(t *testing.T) {
 	})
 }
 
-// TestInterruptedHelper is the caller of TestProcesses/R095: it interrupts its own process group in the middle of a call.
+// TestInterruptedHelper is the caller of TestFieldReportsProcesses/R095: it interrupts its own process group in the middle of a call.
 func TestInterruptedHelper(t *testing.T) {
 	if os.Getenv("INTERRUPT_HELPER") == "" {
 		t.Skip("only as a process of its own")

@@ -106,14 +106,18 @@ func checkNames(op string, names []string) error {
 // checkOldName accepts what a listing may show, also from versions with other rules, as long as it cannot be read as a
 // flag or a path.
 func checkOldName(name string) error {
-	if !listedName.MatchString(name) {
-		return fmt.Errorf("%w: sandbox name %q", ErrInvalid, name)
+	// Wider than CheckName: older versions allowed "_" and "+" and no length limit.
+	ok := name != "" && len(name) <= 255
+	for i := 0; ok && i < len(name); i++ {
+		c := name[i]
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		ok = letter || i > 0 && (c == '.' || c == '_' || c == '+' || c == '-')
+	}
+	if !ok {
+		return fmt.Errorf("%w: sandbox name %q", ErrInvalid, tailText(name, 300))
 	}
 	return nil
 }
-
-// listedName is wider than validName: older versions allowed "_" and "+" and no length limit.
-var listedName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,254}$`)
 
 // Create makes a sandbox and reads it back from the listing. A create that is cut off may still have made it: register
 // the removal before the call. The error matches [ErrExists] if the name is taken, [ErrUnsupported] before anything
@@ -500,6 +504,7 @@ func parseSandboxesText(out []byte) ([]Sandbox, error) {
 	}
 	list := []Sandbox{}
 	for _, t := range tables {
+		list = slices.Grow(list, len(t.rows))
 		for _, row := range t.rows {
 			name := row.text("name")
 			if checkOldName(name) != nil {

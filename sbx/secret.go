@@ -377,7 +377,7 @@ func ParseSecrets(out []byte) ([]Secret, error) {
 	for _, t := range tables {
 		isCustom := slices.Contains(t.ids, "placeholder")
 		for _, row := range t.rows {
-			s := Secret{Type: SecretCustom, Env: row.text("env"), Hosts: row.list("hosts"), Placeholder: row.text("placeholder")}
+			s := Secret{Type: SecretCustom, Env: row.text("env"), Hosts: row.listMore("hosts"), Placeholder: row.text("placeholder")}
 			if !isCustom {
 				s = Secret{Type: SecretType(strings.ToLower(row.text("type"))), Name: row.text("name")}
 			}

@@ -32,15 +32,17 @@ type table struct {
 
 // tableRow is one row: the cells of the columns that the header has.
 type tableRow struct {
-	cells map[string]string
-	lines map[string][]string // continuation rows
+	cells []string
+	index map[string]int // of a column's id in cells; the same for all rows of a table
+	more  []string       // continuation rows of the column that may go on
 }
 
 func (r tableRow) text(id string) string {
-	if cell := r.cells[id]; cell != "-" { // "-" is sbx's blank
-		return cell
+	i, ok := r.index[id]
+	if !ok || r.cells[i] == "-" { // "-" is sbx's blank
+		return ""
 	}
-	return ""
+	return r.cells[i]
 }
 
 // list splits a cell at ", " and adds its continuation rows.
@@ -53,9 +55,15 @@ func (r tableRow) list(id string) []string {
 			}
 		}
 	}
-	add(r.cells[id])
-	for _, line := range r.lines[id] {
-		add(line)
+	add(r.text(id))
+	return out
+}
+
+// listMore is list for the column that may go on in further rows.
+func (r tableRow) listMore(id string) []string {
+	out := r.list(id)
+	for _, line := range r.more {
+		out = append(out, tableRow{cells: []string{line}, index: map[string]int{id: 0}}.list(id)...)
 	}
 	return out
 }
@@ -68,41 +76,45 @@ type field struct {
 	wide       int
 }
 
-// fields splits a line. A tab counts as two spaces.
-func fields(line string) []field {
-	var out []field
+// fields splits a line and appends to out. A tab counts as two spaces.
+func fields(out []field, line string) []field {
 	pos, wide := 0, 0
-	begin, beginPos, beginWide, lastEnd := -1, 0, 0, 0 // current field, byte and character positions
-	endByte := 0
 	spaces := 2 // a line may start with a field
-	flush := func() {
-		if begin >= 0 {
-			out = append(out, field{line[begin:endByte], beginPos, lastEnd, beginWide})
-			begin = -1
-		}
-	}
+	open, begin, endByte := false, 0, 0
 	for i := 0; i < len(line); {
-		r, n := utf8.DecodeRuneInString(line[i:])
+		r, n := rune(line[i]), 1
+		if r >= utf8.RuneSelf {
+			r, n = utf8.DecodeRuneInString(line[i:])
+		}
 		if r == ' ' || r == '\t' || r == '\u00a0' {
 			spaces++
 			if r == '\t' {
 				spaces++
 			}
-			if spaces >= 2 {
-				flush()
+			if spaces >= 2 && open {
+				out[len(out)-1].text = line[begin:endByte]
+				open = false
 			}
 		} else {
-			if begin < 0 {
-				begin, beginPos, beginWide = i, pos, wide
+			if !open {
+				out = append(out, field{start: pos, wide: wide})
+				open, begin = true, i
 			}
 			spaces = 0
-			endByte, lastEnd = i+n, pos+1
+			endByte = i + n
+			out[len(out)-1].end = pos + 1
 		}
 		i += n
 		pos++
-		wide += runeWidth(r)
+		if r < utf8.RuneSelf {
+			wide++
+		} else {
+			wide += runeWidth(r)
+		}
 	}
-	flush()
+	if open {
+		out[len(out)-1].text = line[begin:endByte]
+	}
 	return out
 }
 
@@ -126,6 +138,7 @@ func runeWidth(r rune) int {
 type header struct {
 	spec    tableSpec
 	columns []headerColumn
+	index   map[string]int // of a column's id
 }
 
 type headerColumn struct {
@@ -136,15 +149,13 @@ type headerColumn struct {
 // maxColumns bounds a header: sbx has at most 11, and the work on a row grows with the square of it.
 const maxColumns = 24
 
-func matchHeader(line string, specs []tableSpec) *header {
-	cells := fields(line)
-	if len(cells) < 2 || len(cells) > maxColumns {
+func matchHeader(cells []field, specs []tableSpec) *header {
+	if len(cells) < 2 || len(cells) > maxColumns || strings.ToUpper(cells[0].text) != cells[0].text {
 		return nil
 	}
 next:
 	for _, spec := range specs {
-		h := &header{spec: spec}
-		seen := map[string]bool{}
+		h := &header{spec: spec, index: map[string]int{}}
 		for _, cell := range cells {
 			name := strings.ToUpper(cell.text)
 			if name != cell.text {
@@ -158,14 +169,14 @@ next:
 					}
 				}
 			}
-			if seen[c.id] {
+			if _, twice := h.index[c.id]; twice {
 				continue next
 			}
-			seen[c.id] = true
+			h.index[c.id] = len(h.columns)
 			h.columns = append(h.columns, headerColumn{c, cell.start})
 		}
 		for _, id := range spec.must {
-			if !seen[id] {
+			if _, found := h.index[id]; !found {
 				continue next
 			}
 		}
@@ -178,7 +189,7 @@ next:
 // linear in the text.
 func parseTables(text string, specs ...tableSpec) (tables []table, notes []string, err error) {
 	var h *header
-	var last *tableRow
+	var buf []field
 	title := ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, " \t\n")
@@ -186,8 +197,10 @@ func parseTables(text string, specs ...tableSpec) (tables []table, notes []strin
 		if trimmed == "" {
 			continue
 		}
-		if next := matchHeader(line, specs); next != nil {
-			h, last = next, nil
+		row := fields(buf[:0], line)
+		buf = row
+		if next := matchHeader(row, specs); next != nil {
+			h = next
 			t := table{title: title}
 			for _, c := range h.columns {
 				t.ids = append(t.ids, c.id)
@@ -196,35 +209,32 @@ func parseTables(text string, specs ...tableSpec) (tables []table, notes []strin
 			title = ""
 			continue
 		}
-		if isTitle(trimmed) && (h == nil || len(h.columns) > 1) {
-			title, h, last = trimmed, nil, nil
+		if isTitle(trimmed) {
+			title, h = trimmed, nil
 			notes = append(notes, trimmed)
 			continue
 		}
 		title = ""
-		if h == nil || isWarning(trimmed) || isPreamble(trimmed) || hasErrorPrefix(trimmed) || isProse(line, h) {
+		if h == nil || isWarning(trimmed) || isPreamble(trimmed) || hasErrorPrefix(trimmed) || isProse(row, h) {
 			notes = append(notes, trimmed)
 			continue
 		}
-		cells, ok := assign(line, h)
+		cells, ok := assign(row, h)
 		if !ok {
 			return nil, notes, malformed("a row of %d characters does not fit its header", len(line))
 		}
 		current := &tables[len(tables)-1]
-		if cells[h.columns[0].id] == "" && last != nil && onlyContinues(cells, h.spec) {
-			if last.lines == nil {
-				last.lines = map[string][]string{}
-			}
-			last.lines[h.spec.more] = append(last.lines[h.spec.more], cells[h.spec.more])
+		if cells[0] == "" && len(current.rows) > 0 && onlyContinues(cells, h) {
+			last := &current.rows[len(current.rows)-1]
+			last.more = append(last.more, cells[h.index[h.spec.more]])
 			continue
 		}
 		for _, id := range h.spec.row {
-			if cells[id] == "" {
+			if i, found := h.index[id]; !found || cells[i] == "" {
 				return nil, notes, malformed("a row has nothing under %q", id)
 			}
 		}
-		current.rows = append(current.rows, tableRow{cells: cells})
-		last = &current.rows[len(current.rows)-1]
+		current.rows = append(current.rows, tableRow{cells: cells, index: h.index})
 	}
 	return tables, notes, nil
 }
@@ -244,20 +254,17 @@ func isTitle(line string) bool {
 
 // isProse recognises a sentence: text at the start of the line, words separated by single spaces throughout. A row has at
 // least two cells with a run of spaces between them.
-func isProse(line string, h *header) bool {
-	if len(h.columns) < 3 {
-		return false
-	}
-	cells := fields(line)
-	return len(cells) == 1 && cells[0].start < h.columns[1].start
+func isProse(row []field, h *header) bool {
+	return len(h.columns) >= 3 && len(row) == 1 && row[0].start < h.columns[1].start
 }
 
-func onlyContinues(cells map[string]string, spec tableSpec) bool {
-	if spec.more == "" || cells[spec.more] == "" {
+func onlyContinues(cells []string, h *header) bool {
+	more, found := h.index[h.spec.more]
+	if !found || cells[more] == "" {
 		return false
 	}
-	for id, cell := range cells {
-		if id != spec.more && cell != "" {
+	for i, cell := range cells {
+		if i != more && cell != "" {
 			return false
 		}
 	}
@@ -267,16 +274,14 @@ func onlyContinues(cells map[string]string, spec tableSpec) bool {
 // assign gives each field of a row to a column. A field that starts where a column does belongs to it. A cell that runs
 // past the start of its neighbour moves the rest of the row to the right; then the moved starts count, and failing that
 // the order.
-func assign(line string, h *header) (map[string]string, bool) {
-	row := fields(line)
-	cells := make(map[string]string, len(h.columns))
+func assign(row []field, h *header) ([]string, bool) {
+	cells := make([]string, len(h.columns))
 	for _, wide := range []bool{false, true} {
-		clear(cells)
 		if assignAligned(row, h, cells, wide) {
 			return cells, true
 		}
+		clear(cells)
 	}
-	clear(cells)
 	if assignShifted(row, h, cells) {
 		return cells, true
 	}
@@ -289,7 +294,7 @@ func assign(line string, h *header) (map[string]string, bool) {
 		if !fits(f.text, h.columns[i]) {
 			return nil, false
 		}
-		cells[h.columns[i].id] = f.text
+		cells[i] = f.text
 	}
 	return cells, true
 }
@@ -297,7 +302,7 @@ func assign(line string, h *header) (map[string]string, bool) {
 func fits(text string, c headerColumn) bool { return !c.word || !strings.ContainsAny(text, " \u00a0") }
 
 // assignAligned succeeds if every field starts exactly at a column and ends before the next field's column.
-func assignAligned(row []field, h *header, cells map[string]string, wide bool) bool {
+func assignAligned(row []field, h *header, cells []string, wide bool) bool {
 	j := 0
 	for _, f := range row {
 		start := f.start
@@ -310,14 +315,14 @@ func assignAligned(row []field, h *header, cells map[string]string, wide bool) b
 		if j == len(h.columns) || h.columns[j].start != start || !fits(f.text, h.columns[j]) {
 			return false
 		}
-		cells[h.columns[j].id] = f.text
+		cells[j] = f.text
 		j++
 	}
 	return true
 }
 
 // assignShifted follows rows in which a cell was too long for its column.
-func assignShifted(row []field, h *header, cells map[string]string) bool {
+func assignShifted(row []field, h *header, cells []string) bool {
 	row = splitWords(row, h)
 	shift, j, prevEnd := 0, 0, 0
 	for i, f := range row {
@@ -343,7 +348,7 @@ func assignShifted(row []field, h *header, cells map[string]string) bool {
 		if !fits(f.text, h.columns[k]) {
 			return false
 		}
-		cells[h.columns[k].id] = f.text
+		cells[k] = f.text
 		j, prevEnd = k+1, f.end
 	}
 	return true

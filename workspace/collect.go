@@ -72,6 +72,7 @@ func (w Workspace) Probe(ctx context.Context, r Runner) error {
 // CollectOptions bounds an end state. Zeros are the defaults.
 type CollectOptions struct {
 	MaxBundle  int64         // bytes; 64 MiB
+	MaxFile    int64         // bytes of one file, in any commit; 100 MB, above which GitHub refuses a push
 	MaxPatch   int64         // bytes of EndState.Patch; 4 MiB
 	MaxFiles   int           // entries of EndState.Files; 10,000
 	MaxCommits int           // 1,000; more is refused
@@ -81,6 +82,7 @@ type CollectOptions struct {
 
 func (o CollectOptions) defaults() CollectOptions {
 	o.MaxBundle = cmp.Or(o.MaxBundle, 64<<20)
+	o.MaxFile = cmp.Or(o.MaxFile, 100<<20)
 	o.MaxPatch = cmp.Or(o.MaxPatch, 4<<20)
 	o.MaxFiles = cmp.Or(o.MaxFiles, 10_000)
 	o.MaxCommits = cmp.Or(o.MaxCommits, 1000)
@@ -169,6 +171,7 @@ type header struct {
 	ignoredPaths []string
 	notes        []string
 	largest      []Blob
+	pushed       []Push
 }
 
 // readHeader reads the lines before the bundle. Lines before the first one of ours are skipped: an engine that has to
@@ -233,6 +236,13 @@ func (h *header) set(key, value string) {
 		count, ref, _ := strings.Cut(value, " ")
 		if n, err := strconv.Atoi(count); err == nil && n > 0 && len(h.notes) < 20 {
 			h.notes = append(h.notes, fmt.Sprintf("%d commits on %q were not taken: HEAD does not contain them", n, ref))
+		}
+	case "pushed":
+		f := strings.Fields(value) // count, object, ref
+		if len(f) == 3 && isOID(f[1]) && len(h.pushed) < 50 {
+			if n, err := strconv.Atoi(f[0]); err == nil && n >= 0 {
+				h.pushed = append(h.pushed, Push{Ref: strings.ToValidUTF8(f[2], "\uFFFD"), SHA: f[1], Commits: n})
+			}
 		}
 	case "large":
 		size, path, _ := strings.Cut(value, " ")

@@ -66,7 +66,7 @@ commit() { printf '%s\n' "$message" | git commit-tree "$tree" "$@"; }
 new_repository
 kind=commits
 if [ -d "$theirs/objects" ]; then
-	printf '%s\n' "$theirs/objects" >"$tmp/git/objects/info/alternates"
+	printf '%s\n' "$theirs/objects" "$theirs/sbxpair-origin.git/objects" >"$tmp/git/objects/info/alternates"
 	[ "$shallow" = 1 ] && cp "$theirs/shallow" "$tmp/git/shallow"
 fi
 if g read-tree "$base" 2>/dev/null && g rev-parse --quiet --verify "$base^{commit}" >/dev/null; then
@@ -117,6 +117,14 @@ if g read-tree "$base" 2>/dev/null && g rev-parse --quiet --verify "$base^{commi
 		n=$(g rev-list --count "$sha" --not "$new" "$base" 2>/dev/null) || continue
 		[ "$n" -gt 0 ] && printf 'other %s %s\n' "$n" "$ref"
 	done >>"$tmp/header"
+	if [ -d "$theirs/sbxpair-origin.git/refs" ]; then # the local origin: what was pushed there
+		(unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE && git -c safe.directory='*' --git-dir="$theirs/sbxpair-origin.git" \
+			for-each-ref --count=50 --format='%(objectname) %(refname)' </dev/null 2>/dev/null) | while read -r sha ref; do
+			[ "$sha" = "$base" ] && continue
+			n=$(g rev-list --count "$sha" --not "$base" 2>/dev/null) || continue
+			printf 'pushed %s %s %s\n' "$n" "$sha" "$ref"
+		done >>"$tmp/header"
+	fi
 	rm -rf "$tmp/git/refs" "$tmp/git/packed-refs"
 	mkdir "$tmp/git/refs"
 	if [ "$new" = "$base" ]; then

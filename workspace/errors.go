@@ -23,6 +23,7 @@ var (
 	ErrNested         = errors.New("destination lies inside the repository")
 	ErrDestination    = errors.New("destination is not an empty folder")
 	ErrMode           = errors.New("unknown workspace mode")
+	ErrEdit           = errors.New("the edits do not fit the repository")
 	ErrNoSpace        = errors.New("no space left on device")
 	ErrUnusable       = errors.New("workspace is not usable inside the sandbox")
 
@@ -69,9 +70,9 @@ func (e *Error) Unwrap() error { return e.Kind }
 // Hint returns the remedy; it is what a command prints below the error.
 func (e *Error) Hint() string { return e.Remedy }
 
-// TooLargeError reports an end state over the limit. It matches [ErrTooLarge].
+// TooLargeError reports an end state, or a file in it, over the limit. It matches [ErrTooLarge].
 type TooLargeError struct {
-	Size    int64 // bytes of the bundle that the sandbox made; what arrived, where it lied about its size
+	Size    int64 // bytes of the bundle that the sandbox made, or of the file; what arrived, where it lied about its size
 	Limit   int64
 	Largest []Blob // the biggest new objects, biggest first
 }

@@ -15,6 +15,11 @@ import (
 // sh runs a script in dir with git closed off from the machine's configuration, as the user or as the agent.
 func sh(t *testing.T, dir, script string) string {
 	t.Helper()
+	return shell(t, dir, script)
+}
+
+func shell(t testing.TB, dir, script string) string {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script)
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1",

@@ -388,12 +388,16 @@ func TestHostileGuest(t *testing.T) {
 	}
 }
 
-// TestBomb: a few kilobytes that unpack to hundreds of megabytes.
+// TestBomb: a few kilobytes that unpack to hundreds of megabytes, also in a commit that is taken back.
 func TestBomb(t *testing.T) {
 	w := prepare(t, newRepo(t))
-	sh(t, w.Dir, "truncate -s 200M zeros")
-	e := collect(t, w)
-	if e.BundleSize > 1<<20 || e.Largest.Path != "zeros" || e.Largest.Size != 200<<20 {
+	sh(t, w.Dir, "truncate -s 90M zeros")
+	if e := collect(t, w); e.BundleSize > 1<<20 || e.Largest.Path != "zeros" || e.Largest.Size != 90<<20 {
 		t.Errorf("bundle of %d bytes, largest %+v", e.BundleSize, e.Largest)
+	}
+	sh(t, w.Dir, "truncate -s 200M zeros; git add zeros; git commit -qm z; git rm -q zeros; git commit -qm gone; echo n >n")
+	_, err := w.Collect(t.Context(), guest{home: t.TempDir()}, workspace.CollectOptions{})
+	if tl, ok := errors.AsType[*workspace.TooLargeError](err); !ok || tl.Size != 200<<20 || tl.Largest[0].Path != "zeros" {
+		t.Errorf("%v", err)
 	}
 }

@@ -34,9 +34,17 @@ type EndState struct {
 	Submodules   []string // paths that are, or become, links to other repositories
 	Ignored      int      // paths that .gitignore keeps out (a folder counts once); by the sandbox's word
 	IgnoredPaths []string // the first of them
-	Largest      Blob     // the biggest new object: GitHub refuses 100 MB
+	Pushed       []Push   // what the agent pushed to the local origin of ModeTracked; by the sandbox's word
+	Largest      Blob     // the biggest new object
 	BundleSize   int64
 	Notes        []string // what a reader should know about how it was produced
+}
+
+// Push is a ref of the local origin that is not the base.
+type Push struct {
+	Ref     string
+	SHA     string
+	Commits int // since the base
 }
 
 // Commit is one commit of the run. All text is the agent's.
@@ -93,7 +101,7 @@ func (w Workspace) Import(ctx context.Context, stream io.Reader, o CollectOption
 	if err != nil {
 		return EndState{}, err
 	}
-	e := EndState{Base: w.Base, Head: w.Base, Ignored: h.ignored, IgnoredPaths: h.ignoredPaths, Notes: h.notes, BundleSize: h.size}
+	e := EndState{Base: w.Base, Head: w.Base, Ignored: h.ignored, IgnoredPaths: h.ignoredPaths, Notes: h.notes, Pushed: h.pushed, BundleSize: h.size}
 	switch {
 	case h.base != w.Base:
 		return EndState{}, &HostileError{Reason: "it is for another base commit"}
@@ -264,6 +272,13 @@ func (w Workspace) connect(ctx context.Context, g git, repo string, b bundle, sn
 
 // describe fills in what lies between base and head, and refuses names, links and sizes that must not leave.
 func describe(ctx context.Context, g git, repo string, e *EndState, o CollectOptions) error {
+	// First, because everything after it opens files: a small pack can hold a file of any size.
+	if err := findLargest(ctx, g, repo, e); err != nil {
+		return err
+	}
+	if e.Largest.Size > o.MaxFile {
+		return &TooLargeError{e.Largest.Size, o.MaxFile, []Blob{e.Largest}}
+	}
 	if err := describeCommits(ctx, g, repo, e, o); err != nil {
 		return err
 	}
@@ -271,9 +286,6 @@ func describe(ctx context.Context, g git, repo string, e *EndState, o CollectOpt
 		return err
 	}
 	if err := refuseEscapes(ctx, g, repo, e); err != nil {
-		return err
-	}
-	if err := findLargest(ctx, g, repo, e); err != nil {
 		return err
 	}
 	patch := &capped{limit: o.MaxPatch}
@@ -549,7 +561,7 @@ func (g git) links(ctx context.Context, repo, commit string) (map[string]string,
 	return m, nil
 }
 
-// findLargest looks for the biggest new object, of all commits: a small pack can hold a file of any size.
+// findLargest looks for the biggest new object, of all commits.
 func findLargest(ctx context.Context, g git, repo string, e *EndState) error {
 	return g.newBlobs(ctx, repo, *e, func(b newBlob) {
 		if b.size > e.Largest.Size {

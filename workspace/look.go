@@ -23,5 +23,8 @@ func Inspect(ctx context.Context, s Source) (ws Workspace, err error) {
 		return Workspace{}, err
 	}
 	ws = Workspace{Mode: s.Mode, Branch: s.Branch, Top: co.top, Subdir: co.sub}
+	if s.Mode == ModeEmpty {
+		return ws, nil
+	}
 	return ws, ws.inspect(ctx, g, s)
 }

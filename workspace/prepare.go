@@ -17,8 +17,19 @@ import (
 // Mode says what of the user's checkout the agent gets.
 type Mode string
 
-// ModeClone gives the committed state of HEAD with its history, on a branch of its own.
-const ModeClone Mode = "clone"
+// Modes.
+const (
+	// ModeClone gives the committed state of HEAD with its history, on a branch of its own.
+	ModeClone Mode = "clone"
+	// ModeTracked gives the files of HEAD alone, after Source.Edits, as one commit of a neutral author and date. Nothing of
+	// the history is in it, so what the agent does there cannot be pushed to where the checkout came from.
+	ModeTracked Mode = "tracked"
+	// ModeInPlace gives the user's checkout itself. The agent can then change what git runs there, also for the user; the
+	// end state says whether it did.
+	ModeInPlace Mode = "in-place"
+	// ModeEmpty gives an empty repository with one empty commit.
+	ModeEmpty Mode = "empty"
+)
 
 // Source says what to make a workspace of.
 type Source struct {
@@ -28,6 +39,7 @@ type Source struct {
 	AllowDirty bool   // go on although there are uncommitted changes; they stay behind
 	AllowLFS   bool   // go on although files are in Git LFS; the agent sees their pointers
 	Home       string // the user's home folder: it and the folders above it are refused. "" checks neither
+	Edits      Edits  // of ModeTracked
 }
 
 // Workspace is a prepared copy. It is plain data, so that a run can be resumed from its record.
@@ -44,6 +56,9 @@ type Workspace struct {
 	Origin     Origin   // where the user's checkout came from, zero if that is not GitHub-like
 	Shallow    bool     // the history is cut off, as it is in the user's checkout
 	Notes      []string // what the user should know
+
+	// Guard is what git would run or obey in a checkout that is used in place, by path below .git, hashed.
+	Guard map[string]string `json:",omitempty"`
 }
 
 // Prepare makes a workspace of s in dest, which has to be absent or an empty folder. The user's checkout is only read.
@@ -71,18 +86,32 @@ func Prepare(ctx context.Context, s Source, dest string) (ws Workspace, err erro
 	if err != nil {
 		return ws, err
 	}
+	ws.BaseRepo = filepath.Join(dest, "base.git")
+	if s.Mode == ModeEmpty {
+		return ws, ws.makeEmpty(ctx, g)
+	}
 	if err := ws.inspect(ctx, g, s); err != nil {
 		return ws, err
 	}
-	ws.BaseRepo = filepath.Join(dest, "base.git")
 	ws.Dir = filepath.Join(dest, "work", folderName(filepath.Base(co.top)))
-	if err := ws.copyBase(ctx, g); err != nil {
+	switch s.Mode {
+	case ModeInPlace:
+		return ws, ws.usePlace(ctx, g)
+	case ModeTracked:
+		err = ws.copyTracked(ctx, g, s.Edits)
+	default:
+		err = ws.copyBase(ctx, g)
+	}
+	if err != nil {
 		return ws, err
 	}
 	if err := ws.checkout(ctx, g); err != nil {
 		return ws, err
 	}
-	return ws, ws.checkLFS(ctx, g, s.AllowLFS)
+	if err := ws.checkLFS(ctx, g, s.AllowLFS); err != nil {
+		return ws, err
+	}
+	return ws, ws.furnish(ctx, g, s.Edits)
 }
 
 // locate checks what can be told without git, and finds the checkout.
@@ -90,11 +119,18 @@ func (s *Source) locate() (checkout, error) {
 	if s.Mode == "" {
 		s.Mode = ModeClone
 	}
-	if s.Mode != ModeClone {
-		return checkout{}, &Error{Kind: ErrMode, Path: string(s.Mode), Remedy: "use " + string(ModeClone)}
-	}
 	if err := checkBranch(s.Branch); err != nil {
 		return checkout{}, err
+	}
+	switch s.Mode {
+	case ModeClone, ModeTracked, ModeInPlace:
+	case ModeEmpty:
+		return checkout{}, nil
+	default:
+		return checkout{}, &Error{Kind: ErrMode, Path: string(s.Mode), Remedy: "use clone, tracked, in-place or empty"}
+	}
+	if s.Mode != ModeTracked && !s.Edits.isZero() {
+		return checkout{}, &Error{Kind: ErrEdit, Detail: "only mode tracked takes edits", Remedy: "use tracked"}
 	}
 	co, err := findCheckout(s.Dir)
 	if err != nil {
@@ -288,7 +324,7 @@ func emptyDest(dest, top string) (string, error) {
 		return "", &Error{Kind: ErrDestination, Path: dest, Detail: cause(err)}
 	}
 	abs = filepath.Join(resolved, rest)
-	if within(abs, top) {
+	if top != "" && within(abs, top) {
 		return "", &Error{Kind: ErrNested, Path: abs, Detail: "the repository is " + top, Remedy: "keep the state folder outside of repositories"}
 	}
 	if rest != "" {
@@ -386,6 +422,14 @@ func (w *Workspace) inspect(ctx context.Context, g git, s Source) error {
 	dirty, err := g.dirty(ctx, run, settings)
 	if err != nil {
 		return err
+	}
+	if len(dirty) > 0 && s.Mode == ModeInPlace {
+		if !s.AllowDirty {
+			return &Error{Kind: ErrDirty, Path: w.Top, Files: first(dirty), Total: len(dirty),
+				Remedy: "commit or stash them; or allow a dirty tree: they are then counted among the agent's changes"}
+		}
+		w.Notes = append(w.Notes, fmt.Sprintf("%d uncommitted changes of yours are counted among the agent's: %s", len(dirty), quoted(first(dirty))))
+		return nil
 	}
 	if len(dirty) > 0 && !s.AllowDirty {
 		return &Error{Kind: ErrDirty, Path: w.Top, Files: first(dirty), Total: len(dirty),

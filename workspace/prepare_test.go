@@ -373,6 +373,7 @@ func TestProbe(t *testing.T) {
 	}
 	if os.Geteuid() != 0 {
 		sh(t, w.Dir, "chmod 555 .")
+		t.Cleanup(func() { os.Chmod(w.Dir, 0o755) })
 		if err := w.Probe(t.Context(), guest{home: t.TempDir()}); !errors.Is(err, workspace.ErrUnusable) || !strings.Contains(err.Error(), "cannot write there") {
 			t.Errorf("read-only: %v", err)
 		}

@@ -49,6 +49,7 @@ func isRunscChild(argv0 string) bool {
 }
 
 func run(args []string) int {
+	syscall.Umask(0o022) // a sandbox's root file system is for all its users, whatever the caller's umask
 	self, err := os.Executable()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)

@@ -307,7 +307,7 @@ func TestStepByStep(t *testing.T) {
 	sbxpair(t, s, "exec", "--", "cat", "slugify.sh").want(t, 0, "sed")
 	sbxpair(t, s, "exec", "--role", "github", "--", "ls", "-A").want(t, 0)
 	sbxpair(t, s, "exec", "--", "no-such-program").want(t, 125, "no-such-program")
-	sbxpair(t, s, "exec", "--", "python3", "--no-such-flag-of-ours", "--json")
+	sbxpair(t, s, "exec", "--", "echo", "--json", "-v", "--", "x").want(t, 0, "--json -v -- x") // R128
 	note := filepath.Join(s.Dir, "note.txt")
 	if err := os.WriteFile(note, []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
@@ -320,7 +320,7 @@ func TestStepByStep(t *testing.T) {
 	}
 	sbxpair(t, s, "github", "issue", "create", "--title", "An issue", "--body", "With text").want(t, 0, "/issues/1")
 	sbxpair(t, s, "github", "comment", "--number", "1", "--body", "A comment").want(t, 0, "#issuecomment")
-	sbxpair(t, s, "github", "comment", "--number", "99", "--body", "x").want(t, 1, "not found")
+	sbxpair(t, s, "github", "comment", "--number", "99", "--body", "x").want(t, 1, "404 Not Found")
 	sbxpair(t, s, "doctor").want(t, 0, "ok", "engine")
 	sbxpair(t, s, "prune", "--force").want(t, 0, "nothing to prune") // it was left in place on purpose
 	sbxpair(t, s, "down", run).want(t, 0, "removed "+run)

@@ -53,7 +53,7 @@ func newIssueCreateCmd(a *app) *cobra.Command {
 			return a.onGitHub(cmd, o, []string{"title"}, func(ctx context.Context, c *github.Client, repo github.Repo, body string) error {
 				made, err := c.CreateIssue(ctx, repo, github.NewIssue{Title: o.title, Body: body, Labels: o.labels})
 				if err != nil {
-					return fmt.Errorf("create issue: %w", err)
+					return err
 				}
 				return a.print(made, func(w io.Writer) { fmt.Fprintln(w, made.URL) })
 			})
@@ -73,7 +73,7 @@ func newPullRequestCreateCmd(a *app) *cobra.Command {
 			return a.onGitHub(cmd, o, []string{"title", "head", "base"}, func(ctx context.Context, c *github.Client, repo github.Repo, body string) error {
 				made, err := c.CreatePullRequest(ctx, repo, github.NewPullRequest{Title: o.title, Body: body, Head: o.head, Base: o.base, Ready: o.ready})
 				if err != nil {
-					return fmt.Errorf("create pull request: %w", err)
+					return err
 				}
 				return a.print(made, func(w io.Writer) { fmt.Fprintln(w, made.URL) })
 			})
@@ -95,7 +95,7 @@ func newCommentCmd(a *app) *cobra.Command {
 			return a.onGitHub(cmd, o, []string{"number"}, func(ctx context.Context, c *github.Client, repo github.Repo, body string) error {
 				made, err := c.Comment(ctx, repo, o.number, github.NewComment{Body: body})
 				if err != nil {
-					return fmt.Errorf("comment on #%d: %w", o.number, err)
+					return err
 				}
 				return a.print(made, func(w io.Writer) { fmt.Fprintln(w, made.URL) })
 			})

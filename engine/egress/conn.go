@@ -42,12 +42,12 @@ func (s *session) turnAway(c net.Conn) {
 // loop serves requests one after the other until the connection is to be closed.
 func (cl *client) loop(ctx context.Context) {
 	for ctx.Err() == nil {
-		req, err := readRequest(cl.c, cl.br)
+		req, hostHeader, err := readRequest(cl.c, cl.br)
 		if err != nil {
 			cl.refuseHead(err)
 			return
 		}
-		if !cl.one(ctx, req) {
+		if !cl.one(ctx, req, hostHeader) {
 			return
 		}
 	}
@@ -69,15 +69,15 @@ func (cl *client) refuseHead(err error) {
 }
 
 // one serves one request and reports whether the connection can take another.
-func (cl *client) one(ctx context.Context, req *http.Request) bool {
+func (cl *client) one(ctx context.Context, req *http.Request, hostHeader string) bool {
 	if req.Method == http.MethodConnect {
 		if cl.inner != nil {
 			return cl.page(req, http.StatusBadRequest, "Refused by the proxy: CONNECT inside CONNECT.\n")
 		}
-		cl.connect(ctx, req)
+		cl.connect(ctx, req, hostHeader)
 		return false
 	}
-	t, secure, why := cl.address(req)
+	t, secure, why := cl.address(req, hostHeader)
 	if why != nil {
 		if !t.host.IsZero() {
 			cl.record(t, rules.Entry{Type: rules.Forward, Kind: "protocol", Reason: why.reason, Method: req.Method})
@@ -96,8 +96,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.reason }
 
-// address tells where a request goes, from its own form and from the CONNECT around it; both must agree.
-func (cl *client) address(req *http.Request) (t target, secure bool, why *refusal) {
+// address tells where a request goes: its own target, its Host header and the CONNECT around it must agree.
+func (cl *client) address(req *http.Request, hostHeader string) (t target, secure bool, why *refusal) {
 	refuse := func(status int, reason string) (target, bool, *refusal) {
 		return t, false, &refusal{status, "protocol", reason}
 	}
@@ -113,9 +113,7 @@ func (cl *client) address(req *http.Request) (t target, secure bool, why *refusa
 		if req.URL.User != nil {
 			return refuse(http.StatusBadRequest, "User name in the request target")
 		}
-		// net/http has put the authority of an absolute target into Host; a differing header was dropped by it.
-		host, port, err := policy.ParseHostPort(req.Host, t.port)
-		if err != nil || host != t.host || port != t.port {
+		if !t.isNamed(hostHeader) || req.URL.IsAbs() && !t.isNamed(req.URL.Host) {
 			return refuse(http.StatusForbidden, "Host header does not match the CONNECT target")
 		}
 		return t, cl.tls, nil
@@ -142,7 +140,16 @@ func (cl *client) address(req *http.Request) (t target, secure bool, why *refusa
 	if why := t.unservable(); why != nil {
 		return t, false, why
 	}
+	if !t.isNamed(hostHeader) {
+		return refuse(http.StatusForbidden, "Host header does not match the request target")
+	}
 	return t, fallback == 443, nil
+}
+
+// isNamed reports whether text, a Host header or the authority of a target, names the target; the port may be left out.
+func (t target) isNamed(text string) bool {
+	host, port, err := policy.ParseHostPort(text, t.port)
+	return err == nil && host == t.host && port == t.port
 }
 
 // unservable refuses targets that no rule is asked about.

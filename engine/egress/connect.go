@@ -21,7 +21,7 @@ import (
 const established = "HTTP/1.1 200 OK\r\n\r\n"
 
 // connect serves a CONNECT request; the connection is used up by it.
-func (cl *client) connect(ctx context.Context, req *http.Request) {
+func (cl *client) connect(ctx context.Context, req *http.Request, hostHeader string) {
 	host, port, err := policy.ParseHostPort(req.RequestURI, 0)
 	if err != nil || port == 0 {
 		cl.page(nil, http.StatusBadRequest, "CONNECT needs HOST:PORT.\n")
@@ -29,10 +29,8 @@ func (cl *client) connect(ctx context.Context, req *http.Request) {
 	}
 	t := cl.target(host, port)
 	why := t.unservable()
-	if why == nil && req.Host != "" && req.Host != req.RequestURI {
-		if h, p, err := policy.ParseHostPort(req.Host, port); err != nil || h != host || p != port {
-			why = &refusal{http.StatusForbidden, "protocol", "Host header does not match the CONNECT target"}
-		}
+	if why == nil && hostHeader != "" && !t.isNamed(hostHeader) { // older clients send none
+		why = &refusal{http.StatusForbidden, "protocol", "Host header does not match the CONNECT target"}
 	}
 	if why == nil && req.ContentLength != 0 {
 		why = &refusal{http.StatusBadRequest, "protocol", "CONNECT with a body"}
@@ -54,7 +52,7 @@ func (cl *client) connect(ctx context.Context, req *http.Request) {
 		cl.page(nil, http.StatusBadGateway, "The proxy cannot read its secrets.\n")
 		return
 	}
-	if bound || d.Inspect {
+	if _, overridden := cl.overrideOf(t); bound || d.Inspect || overridden && cl.ownRoots {
 		cl.intercept(ctx, t)
 		return
 	}
@@ -66,12 +64,7 @@ func (cl *client) isBound(t target) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, b := range bindings {
-		if b.Covers(t.rule, t.port) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return covered(bindings, t), nil
 }
 
 // block lets a denied CONNECT through to a page that says why; a client that speaks neither TLS nor HTTP is cut off.
@@ -82,7 +75,7 @@ func (cl *client) block(ctx context.Context, t target, d policy.Decision) {
 		return
 	}
 	defer inner.c.Close()
-	req, err := readRequest(inner.c, inner.br)
+	req, _, err := readRequest(inner.c, inner.br)
 	if err != nil {
 		return
 	}
@@ -133,6 +126,8 @@ func (cl *client) enter(ctx context.Context, t target) (*client, error) {
 	conn := tls.Server(outer, &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"http/1.1"},
+		// A resumed connection would pass by GetCertificate, and with it by the check of the name.
+		SessionTicketsDisabled: true,
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			if mismatch = checkSNI(hello.ServerName, t); mismatch != nil {
 				return nil, mismatch
@@ -213,6 +208,7 @@ func (cl *client) tunnel(ctx context.Context, t target, d policy.Decision) {
 	defer up.Close()
 	stop := context.AfterFunc(ctx, func() { up.Close() })
 	defer stop()
+	defer cl.begin(&flow{t, policy.Request{Host: t.rule, Port: t.port}, true, func() { up.Close(); cl.c.Close() }})()
 	cl.c.SetWriteDeadline(time.Now().Add(headTimeout))
 	if _, err := io.WriteString(cl.c, established); err != nil {
 		cl.record(t, e)

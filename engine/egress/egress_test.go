@@ -17,11 +17,11 @@ const canary = "ghs_canaryCANARYcanaryCANARY0123456789ab"
 
 func TestTunnelUntouched(t *testing.T) {
 	w := newWorld(t, policy.DenyAll)
-	srv := w.tlsServer(&saw{}, "open.test")
+	w.tlsServer(&saw{}, "open.test")
 	w.rule(policy.Allow, "open.test:443")
 	w.serve()
 	// The client trusts the server's own CA only: had the proxy ended TLS, this would fail.
-	code, body, _ := w.get(w.clientTrusting(w.sandbox.UpstreamRoots), "https://open.test/x")
+	code, body, _ := w.get(w.clientTrusting(w.config.Roots), "https://open.test/x")
 	if code != 200 || body != "hello from open.test" {
 		t.Fatalf("GET = %d %q", code, body)
 	}
@@ -29,7 +29,21 @@ func TestTunnelUntouched(t *testing.T) {
 	if e.Type != rules.Bypass || !e.Allowed || e.Rule == "" || e.Host != "open.test:443" || e.Sandbox != box {
 		t.Errorf("log = %+v", e)
 	}
-	_ = srv
+}
+
+// A host with an override and a CA of its own is reached without the sandbox knowing that CA; the CA counts for no other host.
+func TestUpstreamRoots(t *testing.T) {
+	w := newWorld(t, policy.DenyAll)
+	w.tlsServer(&saw{}, "stand-in.test")
+	w.rule(policy.Allow, "stand-in.test:443")
+	w.sandbox.UpstreamRoots, w.config.Roots = w.config.Roots, nil
+	w.serve()
+	if code, body, _ := w.get(w.client(), "https://stand-in.test/"); code != 200 {
+		t.Errorf("%d %q", code, body)
+	}
+	if e := w.entries(1)[0]; e.Type != rules.Forward {
+		t.Errorf("log = %+v", e)
+	}
 }
 
 func TestDenied(t *testing.T) {
@@ -151,7 +165,7 @@ func TestCustomInjection(t *testing.T) {
 	}
 	// In a body it stays as it is.
 	w.do(c, "POST", "https://api.example.com/", strings.NewReader("key="+ph))
-	if got := server.body[len(server.body)-1]; got != "key="+ph {
+	if got := server.lastBody(); got != "key="+ph {
 		t.Errorf("body = %q", got)
 	}
 	before := server.count()
@@ -233,7 +247,7 @@ func TestBodiesPassUnchanged(t *testing.T) {
 		if code != 200 || answer != "\x00\x01\x02\xff" {
 			t.Errorf("%s: %d %q", name, code, answer)
 		}
-		if server.body[len(server.body)-1] != string(blob) {
+		if server.lastBody() != string(blob) {
 			t.Errorf("%s: body changed on the way", name)
 		}
 		if wantLen := int64(len(blob)); name == "length" && server.last().ContentLength != wantLen {

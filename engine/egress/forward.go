@@ -33,7 +33,8 @@ func (cl *client) forward(ctx context.Context, req *http.Request, t target, secu
 		return cl.page(req, why.status, "Refused by the proxy: "+why.reason+".\n")
 	}
 	path, pathErr := policy.ParsePath(rawPath(req))
-	d := cl.decide(policy.Request{Host: t.rule, Port: t.port, Method: req.Method, Path: path})
+	asked := policy.Request{Host: t.rule, Port: t.port, Method: req.Method, Path: path}
+	d := cl.decide(asked)
 	if d.Inspect && pathErr != nil {
 		return refuse(&refusal{http.StatusBadRequest, "protocol", "Request path cannot be decided on"})
 	}
@@ -81,6 +82,7 @@ func (cl *client) forward(ctx context.Context, req *http.Request, t target, secu
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer cl.begin(&flow{t, asked, false, cancel})()
 	watch := newWatcher(cl.c, cl.br, cancel)
 	defer watch.stop()
 	body := &requestBody{client: cl, body: out.Body, expect: expect, left: out.ContentLength, ended: watch.start}

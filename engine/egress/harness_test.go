@@ -7,9 +7,11 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/netip"
 	"net/url"
 	"os"
@@ -32,7 +34,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A world is a proxy that serves one sandbox, on a state folder of its own, and servers on loopback behind overrides.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	dir     string
 	rules   *rules.Store
 	vault   *vault.Store
@@ -42,6 +44,7 @@ type world struct {
 	sandbox Sandbox
 	config  Config
 	names   *names
+	http1   bool // servers made from now on speak HTTP/1.1 only
 }
 
 const box = "demo-agent"
@@ -71,7 +74,7 @@ func (n *names) questions() []string {
 }
 
 // newWorld makes the stores; serve starts the proxy.
-func newWorld(t *testing.T, preset policy.Preset) *world {
+func newWorld(t testing.TB, preset policy.Preset) *world {
 	t.Helper()
 	dir := t.TempDir()
 	w := &world{
@@ -169,20 +172,18 @@ func (w *world) custom(env, placeholder, value string, hosts ...string) {
 	}
 }
 
-// tlsServer serves h over TLS for the given names, with overrides to it and a CA that only the upstream side trusts.
+// tlsServer serves h over TLS for the given names, with overrides to it and a CA that only the proxy trusts.
 func (w *world) tlsServer(h http.Handler, hosts ...string) *httptest.Server {
 	w.t.Helper()
 	srv := httptest.NewUnstartedServer(h)
-	pool := w.sandbox.UpstreamRoots
-	if pool == nil {
-		pool = x509.NewCertPool()
-		w.sandbox.UpstreamRoots = pool
+	if w.config.Roots == nil {
+		w.config.Roots = x509.NewCertPool()
 	}
 	upstream, err := LoadOrCreateCA(w.t.TempDir())
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	pool.AppendCertsFromPEM(upstream.CertPEM())
+	w.config.Roots.AppendCertsFromPEM(upstream.CertPEM())
 	srv.TLS = &tls.Config{GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		h, err := policy.ParseHost(hello.ServerName)
 		if err != nil {
@@ -190,7 +191,8 @@ func (w *world) tlsServer(h http.Handler, hosts ...string) *httptest.Server {
 		}
 		return upstream.leaf(h)
 	}}
-	srv.EnableHTTP2 = true
+	srv.EnableHTTP2 = !w.http1
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.StartTLS()
 	w.t.Cleanup(srv.Close)
 	for _, host := range hosts {
@@ -259,8 +261,39 @@ func (w *world) do(c *http.Client, method, target string, body io.Reader, header
 	return resp.StatusCode, string(b), resp.Header
 }
 
-// raw sends bytes to the proxy and returns all that comes back until the proxy closes.
+// raw sends bytes to the proxy and returns the first answer.
 func (w *world) raw(text string) string {
+	w.t.Helper()
+	return w.exchange(text, func(br *bufio.Reader) string {
+		resp, err := http.ReadResponse(br, nil)
+		if err != nil {
+			return "no answer: " + err.Error()
+		}
+		defer resp.Body.Close()
+		if strings.HasPrefix(text, "CONNECT") && resp.StatusCode == http.StatusOK {
+			return "HTTP/1.1 200 tunnel"
+		}
+		b, err := httputil.DumpResponse(resp, true)
+		if err != nil {
+			return err.Error()
+		}
+		return string(b)
+	})
+}
+
+// rawAll sends bytes to the proxy and returns all that comes back until the proxy closes.
+func (w *world) rawAll(text string) string {
+	w.t.Helper()
+	return w.exchange(text, func(br *bufio.Reader) string {
+		b, err := io.ReadAll(br)
+		if err != nil {
+			w.t.Errorf("the proxy does not close: %v", err)
+		}
+		return string(b)
+	})
+}
+
+func (w *world) exchange(text string, read func(*bufio.Reader) string) string {
 	w.t.Helper()
 	c, err := w.dial(w.t.Context())
 	if err != nil {
@@ -271,9 +304,7 @@ func (w *world) raw(text string) string {
 	if _, err := io.WriteString(c, text); err != nil {
 		return "write: " + err.Error()
 	}
-	c.(*net.UnixConn).CloseWrite()
-	b, _ := io.ReadAll(c)
-	return string(b)
+	return read(bufio.NewReader(c))
 }
 
 // connect opens a CONNECT by hand and returns the connection behind the proxy's answer.
@@ -332,7 +363,7 @@ func (w *world) entries(n int) []rules.Entry {
 }
 
 // eventually polls until ok, at most five seconds.
-func eventually(t *testing.T, ok func() bool, otherwise func() string) {
+func eventually(t testing.TB, ok func() bool, otherwise func() string) {
 	t.Helper()
 	deadline := time.Now().Add(5 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -375,8 +406,65 @@ func (s *saw) last() *http.Request {
 	return s.reqs[len(s.reqs)-1]
 }
 
+func (s *saw) lastBody() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.body[len(s.body)-1]
+}
+
+func (s *saw) paths() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, r := range s.reqs {
+		out = append(out, r.URL.Path)
+	}
+	return out
+}
+
 func (s *saw) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.reqs)
+}
+
+// forwarder is what process 1 of a sandbox is: a TCP port that leads to the proxy's socket.
+func forwarder(t testing.TB, w *world) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	work.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			up, err := w.dial(ctx)
+			if err != nil {
+				c.Close()
+				continue
+			}
+			context.AfterFunc(ctx, func() { c.Close(); up.Close() })
+			work.Go(func() { io.Copy(up, c); closeWrite(up) })
+			work.Go(func() { io.Copy(c, up); closeWrite(c) })
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		l.Close()
+		work.Wait()
+	})
+	return l.Addr().String()
+}
+
+func mustURL(s string) *url.URL {
+	u, err := url.Parse(s)
+	if err != nil {
+		panic(err)
+	}
+	return u
 }

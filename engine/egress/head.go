@@ -25,25 +25,27 @@ func (e *headError) Unwrap() error { return errHead }
 func badHead(why string) error { return &headError{http.StatusBadRequest, why} }
 
 // readRequest reads the next request's line and header; its body, if any, is still in br. The bytes are checked
-// before they are parsed, because net/http mends what two readers could understand differently.
-func readRequest(c net.Conn, br *bufio.Reader) (*http.Request, error) {
+// before they are parsed, because net/http mends what two readers could understand differently. It also forgets the
+// Host header where the request's target has a host; hostHeader is that header, "" if there is none.
+func readRequest(c net.Conn, br *bufio.Reader) (req *http.Request, hostHeader string, err error) {
 	c.SetReadDeadline(time.Now().Add(idleTimeout))
 	if _, err := br.Peek(1); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	c.SetReadDeadline(time.Now().Add(headTimeout))
 	head, err := peekHead(br)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	if err := checkHead(head); err != nil {
-		return nil, err
-	}
-	req, err := http.ReadRequest(br)
+	hostHeader, err = checkHead(head)
 	if err != nil {
-		return nil, badHead("request cannot be parsed")
+		return nil, "", err
 	}
-	return req, c.SetReadDeadline(time.Time{})
+	req, err = http.ReadRequest(br)
+	if err != nil {
+		return nil, "", badHead("request cannot be parsed")
+	}
+	return req, hostHeader, c.SetReadDeadline(time.Time{})
 }
 
 // peekHead waits until br holds a whole header and returns it, its empty line included.
@@ -69,59 +71,62 @@ func peekHead(br *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// checkHead refuses what RFC 9112 lets a proxy refuse and what has been used to smuggle a second request.
-func checkHead(head []byte) error {
+// checkHead refuses what RFC 9112 lets a proxy refuse and what has been used to smuggle a second request. It returns
+// the Host header.
+func checkHead(head []byte) (host string, err error) {
 	lines := strings.Split(string(head[:len(head)-4]), "\r\n")
 	method, rest, ok := strings.Cut(lines[0], " ")
 	uri, version, ok2 := strings.Cut(rest, " ")
 	switch {
 	case !ok || !ok2 || method == "" || uri == "":
-		return badHead("request line")
+		return "", badHead("request line")
 	case version != "HTTP/1.1" && version != "HTTP/1.0":
-		return &headError{http.StatusHTTPVersionNotSupported, "HTTP version"}
+		return "", &headError{http.StatusHTTPVersionNotSupported, "HTTP version"}
 	case !isToken(method):
-		return badHead("method")
+		return "", badHead("method")
 	}
 	for i := range len(uri) {
 		if uri[i] <= ' ' || uri[i] >= 0x7f {
-			return badHead("character in the request target")
+			return "", badHead("character in the request target")
 		}
 	}
 	count := map[string]int{}
 	for _, line := range lines[1:] {
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || !isToken(name) { // a folded line begins with a space, and a name may not end with one
-			return badHead("header line")
+			return "", badHead("header line")
 		}
 		for i := range len(value) {
 			if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
-				return badHead("control character in a header")
+				return "", badHead("control character in a header")
 			}
 		}
 		name, value = strings.ToLower(name), strings.Trim(value, " \t")
 		count[name]++
 		switch name {
+		case "host":
+			host = value
 		case "content-length":
 			if value == "" || len(value) > 18 || strings.Trim(value, "0123456789") != "" {
-				return badHead("Content-Length")
+				return "", badHead("Content-Length")
 			}
 		case "transfer-encoding":
 			if !strings.EqualFold(value, "chunked") {
-				return &headError{http.StatusNotImplemented, "only the chunked transfer coding is known"}
+				return "", &headError{http.StatusNotImplemented, "only the chunked transfer coding is known"}
 			}
 		}
 	}
 	switch {
 	case count["host"] > 1, count["host"] == 0 && version == "HTTP/1.1" && method != http.MethodConnect:
-		return badHead("exactly one Host header is needed")
+		return "", badHead("exactly one Host header is needed")
 	case count["content-length"] > 1 || count["transfer-encoding"] > 1:
-		return badHead("repeated framing header")
+		return "", badHead("repeated framing header")
 	case count["content-length"] > 0 && count["transfer-encoding"] > 0:
-		return badHead("both Content-Length and Transfer-Encoding")
+		return "", badHead("both Content-Length and Transfer-Encoding")
 	case count["transfer-encoding"] > 0 && version == "HTTP/1.0":
-		return badHead("Transfer-Encoding in HTTP/1.0")
+		return "", badHead("Transfer-Encoding in HTTP/1.0")
 	}
-	return nil
+	return host, nil
 }
 
 func isToken(s string) bool {

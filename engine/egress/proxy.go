@@ -58,7 +58,8 @@ type Sandbox struct {
 	ID   string
 	// Resolve sends HOST or HOST:PORT to a loopback address and port instead of looking it up. Rules are asked all the same.
 	Resolve map[string]string
-	// UpstreamRoots are trusted, instead of Config.Roots, for the hosts in Resolve. nil: Config.Roots.
+	// UpstreamRoots are trusted, instead of Config.Roots, for the hosts in Resolve. The sandbox does not trust them, so
+	// that TLS to these hosts ends in the proxy even if nothing is bound to them. nil: Config.Roots, and tunnels as ever.
 	UpstreamRoots *x509.CertPool
 }
 
@@ -105,6 +106,7 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener, sb Sandbox) error {
 		l.Close()
 		s.closeConns()
 	})
+	s.work.Go(func() { s.watchRules(ctx) })
 	err = s.accept(ctx, l)
 	if ctx.Err() != nil {
 		err = nil
@@ -123,6 +125,7 @@ type session struct {
 	*Proxy
 	sandbox   string
 	overrides map[string]netip.AddrPort // by "host" and "host:port", canonical
+	ownRoots  bool                      // the hosts in overrides have certificates that the sandbox does not trust
 
 	// The transports differ in what they trust and in whether they speak HTTP/2; upgrades need HTTP/1.1.
 	plain, plainH1, override, overrideH1 *http.Transport
@@ -131,6 +134,7 @@ type session struct {
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
+	flows  map[*flow]struct{}
 	done   bool
 	lastOf *policy.Set // rules the pooled connections were made under
 	masks  map[string]*secrets.Redactor
@@ -139,7 +143,7 @@ type session struct {
 func (p *Proxy) newSession(sb Sandbox) (*session, error) {
 	s := &session{
 		Proxy: p, sandbox: sb.Name, overrides: map[string]netip.AddrPort{}, conns: map[net.Conn]struct{}{},
-		masks: map[string]*secrets.Redactor{},
+		flows: map[*flow]struct{}{}, masks: map[string]*secrets.Redactor{},
 	}
 	for from, to := range sb.Resolve {
 		host, port, err := policy.ParseHostPort(from, 0)
@@ -157,6 +161,7 @@ func (p *Proxy) newSession(sb Sandbox) (*session, error) {
 		s.overrides[key] = addr
 	}
 	overrideRoots := sb.UpstreamRoots
+	s.ownRoots = overrideRoots != nil
 	if overrideRoots == nil {
 		overrideRoots = p.roots
 	}

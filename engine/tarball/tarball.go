@@ -140,6 +140,25 @@ func extract(r *Reader, dir, name string) error {
 		return err
 	}
 	defer at.Close()
+	if r.Dir() && name != root { // a link in the archive must not even lead to the copy's siblings
+		if err := makeDir(at, name); err != nil {
+			return err
+		}
+		inner, err := at.OpenRoot(name)
+		if err != nil {
+			return err
+		}
+		defer inner.Close()
+		if err := unpack(r, inner, root); err != nil {
+			return err
+		}
+		return at.Chmod(name, fs.FileMode(r.first.Mode).Perm())
+	}
+	return unpack(r, at, name)
+}
+
+// unpack writes the entries below at, with the archive's root named name.
+func unpack(r *Reader, at *os.Root, name string) error {
 	type chmod struct {
 		name string
 		mode fs.FileMode
@@ -175,6 +194,7 @@ func extract(r *Reader, dir, name string) error {
 		default:
 			return fmt.Errorf("archive entry %q is of a kind we do not copy", h.Name)
 		}
+		var err error
 		if h, err = r.tr.Next(); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {

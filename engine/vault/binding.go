@@ -42,12 +42,33 @@ func (b Binding) Value(ctx context.Context) (secrets.Value, error) {
 
 // Bindings returns what holds for a sandbox: its own secrets, and the global ones that none of its own shadows. A
 // service of its own shadows the global one of that name; a custom one shadows by variable or placeholder. With ""
-// only the global ones.
+// only the global ones. Do not change what is returned: it is shared until a secret changes.
 func (s *Store) Bindings(sandbox string) ([]Binding, error) {
 	d, err := s.read()
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	if s.from != d {
+		s.from, s.bound = d, map[string][]Binding{}
+	}
+	bindings, ok := s.bound[sandbox]
+	s.mu.Unlock()
+	if ok {
+		return bindings, nil
+	}
+	if bindings, err = s.bindings(d, sandbox); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.from == d {
+		s.bound[sandbox] = bindings
+	}
+	return bindings, nil
+}
+
+func (s *Store) bindings(d *document, sandbox string) ([]Binding, error) {
 	var out []Binding
 	for _, row := range d.Services {
 		own := row.Scope == sandbox

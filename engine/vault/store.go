@@ -106,6 +106,8 @@ type Store struct {
 	runs    singleflight.Group
 	mu      sync.Mutex
 	fetched map[string]fetch
+	from    *document // what bound was made of
+	bound   map[string][]Binding
 }
 
 type fetch struct {

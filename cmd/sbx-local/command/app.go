@@ -39,13 +39,16 @@ type app struct {
 	opened *engine.State
 }
 
+// stateEnv names the state folder; what starts the daemon sets it, so that both mean the same one.
+const stateEnv = "SBX_LOCAL_STATE"
+
 // state opens the engine's folders at the first call: SBX_LOCAL_STATE, else XDG_STATE_HOME/sbx-local, else the same below
 // ~/.local/state. An app name makes a sibling of its own.
 func (a *app) state() (*engine.State, error) {
 	if a.opened != nil {
 		return a.opened, nil
 	}
-	dir := a.Getenv("SBX_LOCAL_STATE")
+	dir := a.Getenv(stateEnv)
 	if dir == "" {
 		base := a.Getenv("XDG_STATE_HOME")
 		if base == "" {
@@ -74,12 +77,8 @@ func (a *app) engine() (*engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"daemon", "start", "--auto"}
-	if a.appName != "" {
-		args = append(args, "--app-name="+a.appName)
-	}
 	return &engine.Engine{
-		State: st, Self: a.Self, Home: a.Getenv("HOME"), Rootless: os.Geteuid() != 0, DaemonArgs: args,
+		State: st, Self: a.Self, Home: a.Getenv("HOME"), Rootless: os.Geteuid() != 0, DaemonArgs: []string{"daemon", "start", "--auto"}, DaemonEnv: []string{stateEnv + "=" + st.Dir},
 		Stores: &stores{state: st}, Log: a.logger(),
 	}, nil
 }
@@ -112,7 +111,9 @@ func (s *stores) CA() ([]byte, error) {
 	return ca.CertPEM(), nil
 }
 
-func (s *stores) Env(sandbox string) ([]string, error) { return vault.Open(s.state.SecretsDir()).Env(sandbox) }
+func (s *stores) Env(sandbox string) ([]string, error) {
+	return vault.Open(s.state.SecretsDir()).Env(sandbox)
+}
 
 func (s *stores) Drop(ctx context.Context, sandbox string) error {
 	return errors.Join(rules.Open(s.state.PolicyDir()).DropScope(ctx, sandbox), vault.Open(s.state.SecretsDir()).DropScope(ctx, sandbox))

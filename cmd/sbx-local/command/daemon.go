@@ -154,9 +154,6 @@ func runDaemonDetached(ctx context.Context, a *app) error {
 		return fmt.Errorf("daemon is already running (PID: %d, socket: %s)", s.PID, e.State.DaemonSocket())
 	}
 	e.DaemonArgs = []string{"daemon", "start"}
-	if a.appName != "" {
-		e.DaemonArgs = append(e.DaemonArgs, "--app-name="+a.appName)
-	}
 	if err := e.EnsureDaemon(ctx); err != nil {
 		return err
 	}

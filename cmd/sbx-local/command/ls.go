@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -28,16 +29,19 @@ func newLsCmd(a *app) *cobra.Command {
 		Use:   "ls",
 		Short: "List sandboxes",
 		Args:  usage(cobra.NoArgs),
-		RunE:  func(*cobra.Command, []string) error { return runLs(a, asJSON, quiet) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runLs(cmd.Context(), a, asJSON, quiet) },
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only")
 	return cmd
 }
 
-func runLs(a *app, asJSON, quiet bool) error {
+func runLs(ctx context.Context, a *app, asJSON, quiet bool) error {
 	e, err := a.engine()
 	if err != nil {
+		return err
+	}
+	if err := e.Recover(ctx); err != nil {
 		return err
 	}
 	list, err := e.List()

@@ -1,0 +1,145 @@
+// Package enginetest gives tests the real sbx-local and real sandboxes.
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/sbxpair/sbxpair/engine"
+)
+
+// buildTimeout bounds a cold build on two slow cores.
+const buildTimeout = 15 * time.Minute
+
+// BinaryEnv names a ready sbx-local, for a test process that may not or cannot build.
+const BinaryEnv = "SBX_LOCAL_TEST_BINARY"
+
+// built is the one build of this test process.
+var built = sync.OnceValues(func() (string, error) { return build(context.Background()) })
+
+// Binary builds sbx-local from this checkout and returns its path, which every user may run. Test binaries of several
+// packages share the result: go's own cache makes all but the first build short.
+func Binary(tb testing.TB) string {
+	tb.Helper()
+	if path := os.Getenv(BinaryEnv); path != "" {
+		return path
+	}
+	path, err := built()
+	if err != nil {
+		tb.Fatalf("build sbx-local: %v", err)
+	}
+	return path
+}
+
+func build(ctx context.Context) (string, error) {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok {
+		return "", errors.New("cannot find the source folder")
+	}
+	module := filepath.Join(filepath.Dir(file), "..", "..")
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("sbxpair-test-%d", os.Getuid()))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
+		return "", fmt.Errorf("%s is not a folder of ours", dir)
+	}
+	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
+	defer cancel()
+	lock := flock.New(filepath.Join(dir, "lock"))
+	if _, err := lock.TryLockContext(ctx, 20*time.Millisecond); err != nil {
+		return "", err
+	}
+	defer lock.Unlock()
+	path := filepath.Join(dir, "sbx-local")
+	// A new file each time: sandboxes of a test that still runs are mapped to the old one.
+	fresh := path + ".new"
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", fresh, "./cmd/sbx-local")
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, os.Rename(fresh, path)
+}
+
+// Require skips the test, with the reason, where gVisor cannot run; where CI=true it fails instead.
+func Require(tb testing.TB, e *engine.Engine) {
+	tb.Helper()
+	err := e.BootTest(tb.Context())
+	if err == nil {
+		return
+	}
+	if _, cannot := errors.AsType[*engine.IsolationError](err); cannot && os.Getenv("CI") != "true" {
+		tb.Skipf("no sandbox can run here: %v", err)
+	}
+	tb.Fatalf("a sandbox does not start: %v", err)
+}
+
+// State makes a state folder for the test. Sandboxes in it are removed, and its daemon ended, when the test ends; a
+// process of it that is left then fails the test.
+func State(t *testing.T, binary string) *engine.State {
+	t.Helper()
+	st, err := engine.OpenState(filepath.Join(t.TempDir(), "state"), os.Getenv("XDG_RUNTIME_DIR"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { Clean(t, binary, st) })
+	return st
+}
+
+// Env is the variable that makes sbx-local use the state.
+func Env(st *engine.State) string { return "SBX_LOCAL_STATE=" + st.Dir }
+
+// Clean removes the sandboxes of a state and ends its daemon; it fails the test if something cannot be removed or is left.
+func Clean(t *testing.T, binary string, st *engine.State) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, args := range [][]string{{"rm", "--force", "--all"}, {"daemon", "stop"}} {
+		cmd := exec.CommandContext(ctx, binary, args...)
+		cmd.Env = append(os.Environ(), Env(st))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("clean up: sbx-local %v: %v: %s", args, err, out)
+		}
+	}
+	if left := Processes(st); len(left) > 0 {
+		t.Errorf("left running: %q", left)
+	}
+	os.RemoveAll(st.Runtime)
+}
+
+// Processes lists the command lines of processes that belong to the state's sandboxes.
+func Processes(st *engine.State) []string {
+	var left []string
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err == nil && strings.Contains(string(data), st.Runtime) {
+			left = append(left, string(data))
+		}
+	}
+	return left
+}
+
+// Eventually polls until ok, or fails the test after ten seconds.
+func Eventually(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			tb.Fatalf("timed out: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

@@ -1,0 +1,667 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sbxpair/sbxpair/engine"
+	"github.com/sbxpair/sbxpair/engine/enginetest"
+	"github.com/sbxpair/sbxpair/engine/guest"
+)
+
+// stores is a policy and secrets for tests: everything is there and nothing is in it. The daemon has its own.
+type stores struct {
+	mu      sync.Mutex
+	dropped []string
+}
+
+func (*stores) Ready() error                 { return nil }
+func (*stores) CA() ([]byte, error)          { return []byte("-----BEGIN CERTIFICATE-----\n"), nil }
+func (*stores) Env(string) ([]string, error) { return []string{"GH_TOKEN=gho_placeholder"}, nil }
+func (s *stores) Drop(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropped = append(s.dropped, name)
+	return nil
+}
+
+// newEngine is an engine over the real sbx-local, with a state of its own and a workspace.
+func newEngine(t *testing.T) (e *engine.Engine, workspace string) {
+	t.Helper()
+	t.Parallel()
+	binary := enginetest.Binary(t)
+	st := enginetest.State(t, binary)
+	e = &engine.Engine{
+		State: st, Self: binary, Rootless: os.Geteuid() != 0, Stores: &stores{},
+		DaemonArgs: []string{"daemon", "start", "--auto"}, DaemonEnv: []string{enginetest.Env(st)},
+	}
+	enginetest.Require(t, e)
+	workspace = filepath.Join(t.TempDir(), "project")
+	if err := os.Mkdir(workspace, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return e, workspace
+}
+
+func create(t *testing.T, e *engine.Engine, name, workspace string) engine.Record {
+	t.Helper()
+	r, err := e.Create(t.Context(), engine.CreateSpec{Name: name, Agent: "shell", Workspaces: []engine.Workspace{{Path: workspace}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func run(t *testing.T, e *engine.Engine, r engine.Record, spec engine.ExecSpec) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	spec.Stdout, spec.Stderr = &out, &errs
+	code, err := e.Exec(t.Context(), r, spec)
+	if err != nil {
+		t.Fatalf("exec %q: %v", spec.Argv, err)
+	}
+	return out.String(), errs.String(), code
+}
+
+// cli is a process of the real command on the engine's state.
+func cli(ctx context.Context, e *engine.Engine, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, e.Self, args...)
+	cmd.Env = append(os.Environ(), enginetest.Env(e.State))
+	return cmd
+}
+
+func sh(t *testing.T, e *engine.Engine, r engine.Record, script string) string {
+	t.Helper()
+	out, errs, code := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", script}})
+	if code != 0 {
+		t.Fatalf("%s: exit %d: %s%s", script, code, out, errs)
+	}
+	return strings.TrimSpace(out)
+}
+
+// One sandbox, and everything that may be asked of it.
+func TestSandbox(t *testing.T) {
+	e, workspace := newEngine(t)
+	r := create(t, e, "demo", workspace)
+
+	t.Run("streams and exit codes", func(t *testing.T) {
+		out, errs, code := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "echo out; echo err >&2; exit 42"}})
+		if out != "out\n" || errs != "err\n" || code != 42 {
+			t.Errorf("got %q, %q, %d", out, errs, code)
+		}
+		if _, _, code := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "kill -9 $$"}}); code != 137 {
+			t.Errorf("killed by signal 9: exit %d, want 137", code)
+		}
+		if _, _, code := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "exit 128"}}); code != 128 {
+			t.Errorf("exit %d, want the guest's own 128", code)
+		}
+	})
+	t.Run("argv is verbatim", func(t *testing.T) {
+		argv := []string{"printf", "%s|", "a b", "$HOME", "*", "-n", "--", "\"'\n"}
+		if out, _, _ := run(t, e, r, engine.ExecSpec{Argv: argv}); out != "a b|$HOME|*|-n|--|\"'\n|" {
+			t.Errorf("got %q", out)
+		}
+	})
+	t.Run("stdin to its end, byte for byte", func(t *testing.T) {
+		data := bytes.Repeat([]byte("0123456789abcdef\x00\n"), 1<<16)
+		out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"cat"}, Stdin: bytes.NewReader(data)})
+		if out != string(data) {
+			t.Errorf("%d bytes came back of %d", len(out), len(data))
+		}
+		if out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"cat"}}); out != "" {
+			t.Errorf("no stdin: read %q", out)
+		}
+	})
+	t.Run("output into a file goes after what is there", func(t *testing.T) { // engine.md, trap 2
+		f, err := os.OpenFile(filepath.Join(t.TempDir(), "log"), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		io.WriteString(f, "first\n")
+		if _, err := e.Exec(t.Context(), r, engine.ExecSpec{Argv: []string{"echo", "second"}, Stdout: f}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(f.Name())
+		if err != nil || string(got) != "first\nsecond\n" {
+			t.Errorf("file holds %q, %v", got, err)
+		}
+	})
+	t.Run("what is left running does not hold the caller", func(t *testing.T) {
+		start := time.Now()
+		if out := sh(t, e, r, "sleep 60 & echo started"); out != "started" || time.Since(start) > 20*time.Second {
+			t.Errorf("got %q after %v", out, time.Since(start))
+		}
+		sh(t, e, r, "pkill sleep")
+	})
+	t.Run("environment, user, folder", func(t *testing.T) {
+		if got := sh(t, e, r, "pwd; id -un; echo $HOME $GH_TOKEN $SANDBOX_NAME $WORKSPACE_DIR"); got != workspace+"\nagent\n/home/agent gho_placeholder demo "+workspace {
+			t.Errorf("got %q", got)
+		}
+		out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "id -u; pwd; echo $X $GH_TOKEN"}, User: "1234:5", Dir: "/tmp", Env: []string{"X=y", "GH_TOKEN=z"}})
+		if out != "1234\n/tmp\ny z\n" {
+			t.Errorf("got %q", out)
+		}
+		if out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "id -un; echo $HOME"}, User: "nobody"}); out != "nobody\n/nonexistent\n" {
+			t.Errorf("got %q", out)
+		}
+		if _, err := e.Exec(t.Context(), r, engine.ExecSpec{Argv: []string{"true"}, User: "stranger"}); err == nil {
+			t.Error("an unknown user was accepted")
+		}
+		if got := sh(t, e, r, "sudo -n -E -u root X=1 sh -c 'echo $X $0' arg"); got != "1 arg" {
+			t.Errorf("sudo: %q", got)
+		}
+	})
+	t.Run("launch failures", func(t *testing.T) {
+		for _, spec := range []engine.ExecSpec{{Argv: []string{"no-such-program"}}, {Argv: []string{"/no/such"}}, {Argv: []string{"true"}, Dir: "/no/such"}, {Argv: []string{"/etc/hosts"}}} {
+			_, err := e.Exec(t.Context(), r, spec)
+			if launch, ok := errors.AsType[*engine.LaunchError](err); !ok || !strings.HasPrefix(launch.Text, "OCI runtime exec failed: ") {
+				t.Errorf("exec %q in %q: %v, want a *LaunchError", spec.Argv, spec.Dir, err)
+			}
+		}
+	})
+	t.Run("workspace both ways, as its owner", func(t *testing.T) {
+		if err := os.WriteFile(filepath.Join(workspace, "in"), []byte("host"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := sh(t, e, r, "cat in; echo guest > out; stat -c %U out"); got != "hostagent" && got != "host\nagent" {
+			t.Errorf("got %q", got)
+		}
+		fi, err := os.Stat(filepath.Join(workspace, "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uid := fi.Sys().(*syscall.Stat_t).Uid; int(uid) != os.Getuid() {
+			t.Errorf("file made inside belongs to %d, want %d", uid, os.Getuid())
+		}
+	})
+	t.Run("no way out but the proxy", func(t *testing.T) {
+		for _, script := range []string{
+			"curl -sS -m 5 --noproxy '*' http://1.1.1.1/", "curl -sS -m 5 --noproxy '*' 'http://[2606:4700:4700::1111]/'",
+			"curl -sS -m 5 --noproxy '*' http://169.254.169.254/latest/meta-data/", "getent hosts example.com", "curl -sS -m 5 --noproxy '*' http://example.com/",
+			"exec 3<>/dev/udp/8.8.8.8/53 && echo x >&3",
+		} {
+			if out, _, code := run(t, e, r, engine.ExecSpec{Argv: []string{"bash", "-c", script}}); code == 0 {
+				t.Errorf("%s: succeeded: %s", script, out)
+			}
+		}
+		if got := sh(t, e, r, "getent hosts gateway.docker.internal host.docker.internal | cut -d' ' -f1 | sort -u"); got != "127.0.0.1" {
+			t.Errorf("gateway.docker.internal is %q", got)
+		}
+		got := sh(t, e, r, "curl -s -m 10 -o /dev/null -w '%{http_code}' http://example.com/")
+		if got != "403" {
+			t.Errorf("through the proxy, without a policy: %s, want 403", got)
+		}
+	})
+	t.Run("nothing of the host", func(t *testing.T) {
+		for _, path := range []string{"/etc/machine-id", "/etc/ssh", "/etc/sudoers", "/root/.bashrc", "/var/lib/dpkg", "/var/log/dpkg.log", e.State.Dir, e.State.DaemonSocket()} {
+			if _, _, code := run(t, e, r, engine.ExecSpec{Argv: []string{"test", "-e", path}}); code == 0 {
+				t.Errorf("%s is visible", path)
+			}
+		}
+		if got := sh(t, e, r, "cut -d: -f1 /etc/passwd /etc/shadow | sort -u | tr '\n' ' '"); got != "agent nobody root" {
+			t.Errorf("users: %q", got)
+		}
+		if got := sh(t, e, r, "ls -A /home/agent /root /run/sbx /.sbx | tr '\n' ' '"); got != "/.sbx: sbx-local  /home/agent: workspace  /root:  /run/sbx: proxy.sock" {
+			t.Errorf("folders: %q", got)
+		}
+		for _, script := range []string{"touch /usr/bin/x", "echo x >> /.sbx/sbx-local", "rm /run/sbx/proxy.sock", "mount -t tmpfs x /usr", "ls /proc/1/root/etc/machine-id"} {
+			if out, _, code := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", script}}); code == 0 {
+				t.Errorf("%s: succeeded: %s", script, out)
+			}
+		}
+		if got := sh(t, e, r, "uname -r"); !strings.Contains(got, "gvisor") {
+			t.Errorf("kernel is %q", got)
+		}
+	})
+	t.Run("/tmp is on the disk", func(t *testing.T) {
+		if got := sh(t, e, r, "stat -f -c %i / /tmp /home/agent | sort -u | wc -l"); got != "1" {
+			t.Errorf("%s file systems, want 1", got)
+		}
+	})
+	t.Run("process 1 collects orphans", func(t *testing.T) {
+		sh(t, e, r, "(sleep 0.01 &)")
+		enginetest.Eventually(t, "a zombie stays", func() bool {
+			out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "grep -l '^State:.Z' /proc/[0-9]*/status"}})
+			return out == ""
+		})
+	})
+}
+
+// Whatever ends the client of an exec ends everything that the exec started, whatever it did to hide.
+func TestExecEndsWithItsClient(t *testing.T) {
+	e, workspace := newEngine(t)
+	r := create(t, e, "demo", workspace)
+	const script = "sleep 71 & (setsid sleep 72 &); (sleep 73 &); env -i sleep 74 & env -i setsid sleep 75 & nohup sleep 76 & sleep 77"
+	sleeps := func() int {
+		out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c '^7[1-7]$'"}})
+		n, err := strconv.Atoi(strings.TrimSpace(out))
+		if err != nil {
+			t.Fatalf("count: %q", out)
+		}
+		return n
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(sig.String(), func(t *testing.T) {
+			cmd := cli(t.Context(), e, "exec", "demo", "sh", "-c", script)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			enginetest.Eventually(t, "the programs do not start", func() bool { return sleeps() == 7 })
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			cmd.Wait()
+			if want := 128 + int(sig); sig != syscall.SIGKILL && cmd.ProcessState.ExitCode() != want {
+				t.Errorf("exit %d, want %d", cmd.ProcessState.ExitCode(), want)
+			}
+			enginetest.Eventually(t, "programs are left", func() bool { return sleeps() == 0 })
+		})
+	}
+	t.Run("context", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := e.Exec(ctx, r, engine.ExecSpec{Argv: []string{"sh", "-c", script}})
+			done <- err
+		}()
+		enginetest.Eventually(t, "the programs do not start", func() bool { return sleeps() == 7 })
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v, want context.Canceled", err)
+		}
+		if n := sleeps(); n != 0 {
+			t.Errorf("%d programs are left when Exec has returned", n)
+		}
+	})
+}
+
+// The disk outlives a stop, and a kill of the sandbox's process loses what came after it, and says so.
+func TestStopStart(t *testing.T) {
+	e, workspace := newEngine(t)
+	r := create(t, e, "demo", workspace)
+	sh(t, e, r, "echo kept > /home/agent/a; rm /etc/inputrc 2>/dev/null; chmod 700 /home/agent; ln -s a /home/agent/l")
+	for range 2 { // the second has nothing to do
+		if err := e.Stop(t.Context(), "demo"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := e.Get("demo"); err != nil || got.Status != engine.Stopped || got.StoppedAt.IsZero() {
+		t.Fatalf("after stop: %+v, %v", got, err)
+	}
+	if left := sandboxProcesses(e.State); len(left) > 0 {
+		t.Errorf("a stopped sandbox has processes: %q", left)
+	}
+	if _, err := e.Exec(t.Context(), r, engine.ExecSpec{Argv: []string{"true"}}); !errors.Is(err, engine.ErrNotRunning) {
+		t.Errorf("exec in a stopped sandbox: %v, want ErrNotRunning", err)
+	}
+	r, started, lost, err := e.Ensure(t.Context(), "demo")
+	if err != nil || !started || lost {
+		t.Fatalf("Ensure: started %v, lost %v, %v", started, lost, err)
+	}
+	if got := sh(t, e, r, "cat /home/agent/l; stat -c %a /home/agent; ls /etc/inputrc 2>&1 | grep -c such"); got != "kept\n700\n1" {
+		t.Errorf("after start: %q", got)
+	}
+	sh(t, e, r, "echo lost > /home/agent/b")
+	if err := syscall.Kill(r.Process, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	enginetest.Eventually(t, "the loss is not seen", func() bool {
+		got, err := e.Get("demo")
+		return err == nil && got.Lost()
+	})
+	r, started, lost, err = e.Ensure(t.Context(), "demo")
+	if err != nil || !started || !lost {
+		t.Fatalf("Ensure after a kill: started %v, lost %v, %v", started, lost, err)
+	}
+	if got := sh(t, e, r, "ls /home/agent"); got != "a\nl\nworkspace" {
+		t.Errorf("after a kill: %q", got)
+	}
+}
+
+func sandboxProcesses(st *engine.State) []string {
+	var left []string
+	for _, p := range enginetest.Processes(st) {
+		if strings.Contains(p, ".runsc") {
+			left = append(left, p)
+		}
+	}
+	return left
+}
+
+// Nothing is left of a sandbox that was removed: no process, file, socket, group or daemon.
+func TestRemoveLeavesNothing(t *testing.T) {
+	e, workspace := newEngine(t)
+	r := create(t, e, "demo", workspace)
+	sh(t, e, r, "mkdir -p a/b && chmod 500 a && chmod 000 a/b; mkdir /home/agent/x; chmod 000 /home/agent/x")
+	if err := e.Remove(t.Context(), "demo"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Remove(t.Context(), "demo"); !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("second removal: %v, want ErrNotFound", err)
+	}
+	if got := e.Stores.(*stores).dropped; len(got) != 1 || got[0] != "demo" {
+		t.Errorf("dropped rules and secrets of %q", got)
+	}
+	enginetest.Eventually(t, "the daemon stays", func() bool { return len(enginetest.Processes(e.State)) == 0 && !daemonRuns(t, e) })
+	for _, pattern := range []string{filepath.Join(e.State.Dir, "sandboxes", "*"), filepath.Join(e.State.Runtime, "*"), "/sys/fs/cgroup/*" + r.ID, "/sys/fs/cgroup/*/*" + r.ID} {
+		if left, _ := filepath.Glob(pattern); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+	}
+	if data, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(data), e.State.Runtime) {
+		t.Errorf("a mount is left (%v)", err)
+	}
+	if _, err := os.Stat(filepath.Join(workspace, "a")); err != nil {
+		t.Errorf("the workspace lost something: %v", err)
+	}
+	os.Chmod(filepath.Join(workspace, "a"), 0o700)
+}
+
+func daemonRuns(t *testing.T, e *engine.Engine) bool {
+	_, err := e.DaemonHealth(t.Context())
+	return err == nil
+}
+
+// Of several creates with one name one wins; what a dead create left is cleared by the next.
+func TestCreateRaces(t *testing.T) {
+	e, workspace := newEngine(t)
+	const n = 4
+	errs := make(chan error, n)
+	for range n {
+		go func() {
+			_, err := e.Create(t.Context(), engine.CreateSpec{Name: "demo", Agent: "shell", Workspaces: []engine.Workspace{{Path: workspace}}})
+			errs <- err
+		}()
+	}
+	won := 0
+	for range n {
+		switch err := <-errs; {
+		case err == nil:
+			won++
+		case !errors.Is(err, engine.ErrExists):
+			t.Errorf("create: %v, want ErrExists", err)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d creates won, want 1", won)
+	}
+	if left := sandboxProcesses(e.State); len(left) == 0 {
+		t.Error("the sandbox does not run")
+	}
+}
+
+// A create that fails or is killed leaves nothing, or something that the next command clears.
+func TestCreateInterrupted(t *testing.T) {
+	e, workspace := newEngine(t)
+	spec := engine.CreateSpec{Name: "demo", Agent: "shell", Workspaces: []engine.Workspace{{Path: workspace}}}
+	empty := func() bool {
+		left, _ := filepath.Glob(filepath.Join(e.State.Dir, "sandboxes", "*"))
+		return len(left) == 0 && len(sandboxProcesses(e.State)) == 0
+	}
+	t.Run("error in the middle", func(t *testing.T) {
+		failed := spec
+		failed.Prepare = func(context.Context, engine.Record) error { return errors.New("no rule") }
+		if _, err := e.Create(t.Context(), failed); err == nil || !empty() {
+			t.Errorf("error %v, nothing left: %v", err, empty())
+		}
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		for _, after := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond} {
+			ctx, cancel := context.WithTimeout(t.Context(), after)
+			_, err := e.Create(ctx, spec)
+			cancel()
+			if err == nil {
+				err = e.Remove(t.Context(), "demo")
+			} else if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("after %v: %v, want context.DeadlineExceeded", after, err)
+			}
+			if !empty() {
+				t.Fatalf("after %v something is left (%v)", after, err)
+			}
+		}
+	})
+	t.Run("killed", func(t *testing.T) {
+		for _, after := range []time.Duration{30 * time.Millisecond, 60 * time.Millisecond, 100 * time.Millisecond} {
+			if out, err := cli(t.Context(), e, "policy", "init", "deny-all").CombinedOutput(); err != nil && !strings.Contains(string(out), "already") {
+				t.Fatalf("%v: %s", err, out)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), after) // ends in SIGKILL
+			cli(ctx, e, "create", "shell", "--name", "demo", workspace).Run()
+			cancel()
+			r, err := e.Create(t.Context(), spec)
+			if errors.Is(err, engine.ErrExists) { // it had finished
+				r, err = e.Get("demo")
+			}
+			if err != nil {
+				t.Fatalf("create after a kill at %v: %v", after, err)
+			}
+			sh(t, e, r, "true")
+			if err := e.Remove(t.Context(), "demo"); err != nil {
+				t.Fatal(err)
+			}
+			if !empty() {
+				t.Fatalf("killed after %v: something is left", after)
+			}
+		}
+	})
+}
+
+// The daemon may die in any way: the next command starts another, and the sandbox's way out is back.
+func TestDaemonDies(t *testing.T) {
+	e, workspace := newEngine(t)
+	r := create(t, e, "demo", workspace)
+	code := func() string { return sh(t, e, r, "curl -s -m 10 -o /dev/null -w '%{http_code}' http://example.com/") }
+	if got := code(); got != "403" {
+		t.Fatalf("before: %s, want 403", got)
+	}
+	h, err := e.DaemonHealth(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(h.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	enginetest.Eventually(t, "the daemon lives", func() bool { return !daemonRuns(t, e) })
+	if got := code(); got != "403" {
+		t.Errorf("after a kill: %s, want 403", got)
+	}
+	if err := e.DaemonShutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := code(); got != "403" {
+		t.Errorf("after a stop: %s, want 403", got)
+	}
+	d := &engine.Daemon{Engine: e}
+	if err := d.Run(t.Context(), nil); !errors.Is(err, engine.ErrDaemonRuns) {
+		t.Errorf("a second daemon: %v, want ErrDaemonRuns", err)
+	}
+}
+
+// Many sandboxes at once share one daemon, and the daemon leaves after the last; a create that comes then is served.
+func TestManySandboxes(t *testing.T) {
+	e, workspace := newEngine(t)
+	for range 2 {
+		var wg sync.WaitGroup
+		for i := range 6 {
+			wg.Go(func() {
+				name := "box" + strconv.Itoa(i)
+				r, err := e.Create(t.Context(), engine.CreateSpec{Name: name, Agent: "shell", Workspaces: []engine.Workspace{{Path: workspace}}})
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+					return
+				}
+				var out bytes.Buffer
+				if _, err := e.Exec(t.Context(), r, engine.ExecSpec{Argv: []string{"hostname"}, Stdout: &out}); err != nil || out.String() != name+"\n" {
+					t.Errorf("%s: %q, %v", name, out.String(), err)
+				}
+				if err := e.Remove(t.Context(), name); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+func TestCopy(t *testing.T) {
+	e, workspace := newEngine(t)
+	r := create(t, e, "demo", workspace)
+	host := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		t.Helper()
+		path := filepath.Join(host, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), mode), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("file", "text", 0o640)
+	write("dir/a", "A", 0o755)
+	write("dir/sub/b", "B", 0o600)
+	if err := errors.Join(os.Symlink("a", filepath.Join(host, "dir/link")), os.Symlink("file", filepath.Join(host, "tofile"))); err != nil {
+		t.Fatal(err)
+	}
+	in := func(src, dst string, follow bool) error { return e.CopyIn(t.Context(), r, src, dst, follow) }
+	out := func(src, dst string, follow bool) error { return e.CopyOut(t.Context(), r, src, dst, follow) }
+
+	for _, step := range []struct {
+		src, dst string
+		follow   bool
+		check    string // a script that must succeed inside
+	}{
+		{"file", "/tmp/f", false, "[ $(cat /tmp/f) = text ] && [ $(stat -c %a:%U /tmp/f) = 640:agent ]"},
+		{"file", "/tmp", false, "[ $(cat /tmp/file) = text ]"},
+		{"file", "/tmp/", false, "true"},
+		{"dir", "/tmp/new", false, "[ $(cat /tmp/new/sub/b) = B ] && [ $(readlink /tmp/new/link) = a ] && [ $(stat -c %a /tmp/new/a) = 755 ]"},
+		{"dir", "/tmp/new", false, "[ $(cat /tmp/new/dir/a) = A ]"},
+		{"dir/.", "/tmp/new", false, "[ $(cat /tmp/new/sub/b) = B ]"},
+		{"tofile", "/tmp/l", false, "[ $(readlink /tmp/l) = file ]"},
+		{"tofile", "/tmp/l2", true, "[ ! -L /tmp/l2 ] && [ $(cat /tmp/l2) = text ]"},
+	} {
+		src := host + "/" + step.src
+		if err := in(src, step.dst, step.follow); err != nil {
+			t.Errorf("cp %s demo:%s: %v", step.src, step.dst, err)
+			continue
+		}
+		sh(t, e, r, step.check)
+	}
+	for src, dst := range map[string]string{host + "/missing": "/tmp/x", host + "/file": "/no/such/x", host + "/file/": "/tmp/y", host + "/dir": "/tmp/f"} {
+		if err := in(src, dst, false); err == nil {
+			t.Errorf("cp %s demo:%s succeeded", src, dst)
+		}
+	}
+
+	back := t.TempDir()
+	if err := errors.Join(out("/tmp/f", back+"/g", false), out("/tmp/new", back, false), out("/tmp/new/.", back+"/all", false), out("/tmp/l2", back+"/z", true)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"g": "text", "new/sub/b": "B", "all/a": "A", "z": "text"} {
+		if got, err := os.ReadFile(filepath.Join(back, path)); err != nil || string(got) != want {
+			t.Errorf("%s = %q, %v; want %q", path, got, err, want)
+		}
+	}
+	if err := out("/no/such", back+"/no", false); err == nil || !strings.Contains(err.Error(), "/no/such") {
+		t.Errorf("cp of nothing: %v, want an error that names it", err)
+	}
+	if _, err := os.Lstat(back + "/no"); err == nil {
+		t.Error("a failed copy left something")
+	}
+
+	t.Run("links do not lead out", func(t *testing.T) { // as CVE-2026-17106 in sbx before 0.38
+		secret := filepath.Join(t.TempDir(), "secret")
+		if err := os.WriteFile(secret, []byte("host's"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		sh(t, e, r, "mkdir -p /tmp/evil && ln -s "+filepath.Dir(secret)+" /tmp/evil/d && ln -s "+secret+" /tmp/evil/f && ln -s / /tmp/evil/r")
+		dst := t.TempDir()
+		if err := out("/tmp/evil", dst, false); err != nil {
+			t.Fatal(err)
+		}
+		sh(t, e, r, "cd /tmp/evil && rm d && mkdir d && echo owned > d/secret")
+		if err := out("/tmp/evil", dst, false); err == nil {
+			t.Error("a folder was written through a link")
+		}
+		if err := out("/tmp/evil/d/secret", filepath.Join(dst, "evil", "f"), false); err == nil {
+			t.Log("a file replaced the link, not what it leads to")
+		}
+		if got, err := os.ReadFile(secret); err != nil || string(got) != "host's" {
+			t.Errorf("the host's file is %q, %v", got, err)
+		}
+		if err := out("/proc/1/root"+secret, dst, true); err == nil {
+			t.Error("a file of the host was copied through /proc")
+		}
+	})
+}
+
+// A sandbox sees its workspaces only, at their own paths, read only where that was asked for.
+func TestWorkspaces(t *testing.T) {
+	e, workspace := newEngine(t)
+	docs := filepath.Join(t.TempDir(), "docs")
+	secret := filepath.Join(t.TempDir(), "secret")
+	for _, d := range []string{docs, secret} {
+		if err := errors.Join(os.Mkdir(d, 0o755), os.WriteFile(filepath.Join(d, "f"), []byte("x"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(secret, "f"), filepath.Join(workspace, "out")); err != nil {
+		t.Fatal(err)
+	}
+	r, err := e.Create(t.Context(), engine.CreateSpec{Name: "demo", Agent: "shell", Workspaces: []engine.Workspace{{Path: workspace}, {Path: docs, ReadOnly: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, e, r, "cat "+docs+"/f"); got != "x" {
+		t.Errorf("docs: %q", got)
+	}
+	for _, script := range []string{"echo y > " + docs + "/f", "rm " + docs + "/f", "touch " + docs + "/n", "cat out", "cat " + secret + "/f", "ls " + filepath.Join(workspace, "..", "..", "..") + "/*/secret"} {
+		if out, _, code := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", script}}); code == 0 {
+			t.Errorf("%s: succeeded: %s", script, out)
+		}
+	}
+	bare, err := e.Create(t.Context(), engine.CreateSpec{Name: "bare", Agent: "shell"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, e, bare, "pwd; echo $WORKSPACE_DIR"); got != "/home/agent/workspace\n/home/agent/workspace" {
+		t.Errorf("without a workspace: %q", got)
+	}
+}
+
+// The helper refuses calls that the engine would not make.
+func TestGuestUsage(t *testing.T) {
+	for _, args := range [][]string{nil, {"init", "x"}, {"put", "a"}, {"kill", "x", "y"}, {"nothing"}} {
+		var errs bytes.Buffer
+		if code := guest.Main(args, strings.NewReader(""), io.Discard, &errs); code != 1 || errs.Len() == 0 {
+			t.Errorf("guest %q: exit %d, %q", args, code, errs.String())
+		}
+	}
+}
+
+// Where control groups can be had, the limits hold; where not, the record says so.
+func TestLimits(t *testing.T) {
+	e, workspace := newEngine(t)
+	r, err := e.Create(t.Context(), engine.CreateSpec{Name: "demo", Agent: "shell", MemoryMiB: 512, Workspaces: []engine.Workspace{{Path: workspace}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Limits != "cgroup" {
+		if !strings.HasPrefix(r.Limits, "none: ") {
+			t.Errorf("limits %q, want a reason", r.Limits)
+		}
+		t.Skipf("limits cannot be had here: %s", r.Limits)
+	}
+	if code, err := e.Exec(t.Context(), r, engine.ExecSpec{Argv: []string{"sh", "-c", "head -c 900M /dev/zero | tail -c 800M >/dev/null"}}); err == nil && code == 0 {
+		t.Error("800 MiB of memory were had within 512")
+	}
+}

@@ -1,0 +1,148 @@
+package tarball_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/sbxpair/sbxpair/engine/tarball"
+)
+
+// archive packs headers as a hostile sandbox may; regular files hold "evil".
+func archive(t *testing.T, headers ...tar.Header) *bytes.Buffer {
+	t.Helper()
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	for _, h := range headers {
+		if h.Typeflag == tar.TypeReg {
+			h.Size = int64(len("evil"))
+		}
+		h.Mode = 0o755
+		if err := tw.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			if _, err := tw.Write([]byte("evil")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &b
+}
+
+func place(b *bytes.Buffer, dst, base string, contents bool) error {
+	r, err := tarball.NewReader(b)
+	if err != nil {
+		return err
+	}
+	return tarball.Place(r, dst, base, contents)
+}
+
+// No archive writes outside the destination, whatever its names and links say.
+func TestHostileArchives(t *testing.T) {
+	dir := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeDir} }
+	file := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg} }
+	link := func(name, to string) tar.Header {
+		return tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}
+	}
+	for name, headers := range map[string][]tar.Header{
+		"climbing name":          {dir("."), file("../victim")},
+		"absolute name":          {dir("."), file("/victim")},
+		"climbing in the middle": {dir("."), file("a/../../victim")},
+		"link to a folder":       {dir("."), link("d", ".."), file("d/victim")},
+		"absolute link":          {dir("."), link("d", "/"), file("d/victim")},
+		"folder over a link":     {dir("."), link("d", ".."), dir("d"), file("d/victim")},
+		"link chain":             {dir("."), link("a", ".."), link("b", "a"), file("b/victim")},
+		"hard link":              {dir("."), {Name: "h", Typeflag: tar.TypeLink, Linkname: "../victim"}},
+		"device":                 {dir("."), {Name: "d", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}},
+		"fifo":                   {dir("."), {Name: "f", Typeflag: tar.TypeFifo}},
+		"no root":                {file("victim")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			top := t.TempDir()
+			victim := filepath.Join(top, "victim")
+			dst := filepath.Join(top, "dst")
+			if err := errors.Join(os.WriteFile(victim, []byte("safe"), 0o600), os.Mkdir(dst, 0o755)); err != nil {
+				t.Fatal(err)
+			}
+			if err := place(archive(t, headers...), dst, "base", false); err == nil {
+				t.Error("the archive was accepted")
+			}
+			if got, err := os.ReadFile(victim); err != nil || string(got) != "safe" {
+				t.Errorf("the file outside is %q, %v", got, err)
+			}
+			if _, err := os.Lstat("/victim"); err == nil {
+				t.Error("/victim was made")
+			}
+		})
+	}
+	t.Run("hostile base name", func(t *testing.T) {
+		for _, base := range []string{"", "..", "a/b", "/"} {
+			if err := place(archive(t, file(".")), t.TempDir(), base, false); err == nil {
+				t.Errorf("base %q was accepted", base)
+			}
+		}
+	})
+	t.Run("setuid is dropped, an existing link is replaced and not followed", func(t *testing.T) {
+		top := t.TempDir()
+		victim := filepath.Join(top, "victim")
+		if err := errors.Join(os.WriteFile(victim, []byte("safe"), 0o600), os.Symlink(victim, filepath.Join(top, "x"))); err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		tw := tar.NewWriter(&b)
+		if err := errors.Join(tw.WriteHeader(&tar.Header{Name: ".", Typeflag: tar.TypeReg, Mode: 0o4755}), tw.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if err := place(&b, top, "x", false); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := os.Lstat(filepath.Join(top, "x"))
+		if err != nil || fi.Mode() != 0o755 {
+			t.Errorf("x: %v, %v; want a plain file, mode 0755", fi.Mode(), err)
+		}
+		if got, err := os.ReadFile(victim); err != nil || string(got) != "safe" {
+			t.Errorf("what the link led to is %q, %v", got, err)
+		}
+	})
+}
+
+// What is packed comes out the same, links as links, FIFOs left out.
+func TestRoundTrip(t *testing.T) {
+	src := filepath.Join(t.TempDir(), "src")
+	if err := errors.Join(
+		os.MkdirAll(filepath.Join(src, "sub", "empty"), 0o755), os.WriteFile(filepath.Join(src, "a"), []byte("A"), 0o640),
+		os.WriteFile(filepath.Join(src, "sub", "ro"), bytes.Repeat([]byte("x"), 1<<20), 0o444), os.Symlink("../a", filepath.Join(src, "sub", "l")),
+		os.Chmod(filepath.Join(src, "sub"), 0o555),
+	); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Chmod(filepath.Join(src, "sub"), 0o755) })
+	var b bytes.Buffer
+	if err := tarball.Write(&b, src); err != nil {
+		t.Fatal(err)
+	}
+	dst := filepath.Join(t.TempDir(), "dst")
+	if err := place(&b, dst, "src", false); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Chmod(filepath.Join(dst, "sub"), 0o755) })
+	for path, mode := range map[string]fs.FileMode{"a": 0o640, "sub": fs.ModeDir | 0o555, "sub/ro": 0o444, "sub/empty": fs.ModeDir | 0o755} {
+		if fi, err := os.Lstat(filepath.Join(dst, path)); err != nil || fi.Mode() != mode {
+			t.Errorf("%s: %v, %v; want %v", path, fi.Mode(), err, mode)
+		}
+	}
+	if to, err := os.Readlink(filepath.Join(dst, "sub", "l")); err != nil || to != "../a" {
+		t.Errorf("link leads to %q, %v", to, err)
+	}
+	if err := place(bytes.NewBuffer(nil), dst, "x", false); err == nil {
+		t.Error("an empty archive was accepted")
+	}
+}

@@ -1,0 +1,130 @@
+package github
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+var testCleaning = Cleaning{Domains: []string{"github.com", "example.test"}, Repos: []Repo{{"octo", "app"}}, Mentions: []string{"friend"}}
+
+func TestCleanBody(t *testing.T) {
+	for _, tt := range []struct{ name, in, want string }{
+		{"nothing to do", "Fixed the *parser*.\n\n- one\n- two `x`", "Fixed the *parser*.\n\n- one\n- two `x`"},
+		{"mention", "hi @user!", "hi `@user`!"},
+		{"team", "hi @org/team.", "hi `@org/team.`"},
+		{"mention allowed", "hi @friend", "hi @friend"},
+		{"mail address", "a@b.test", "a@b.test"},
+		{"mention in a span", "see `@user` there", "see `@user` there"},
+		{"mention in a fence", "x\n\n```go\n@user\n```", "x\n\n```go\n@user\n```"},
+		{"mention after emphasis", "_@user_ *@user*", "_`@user`_ *`@user`*"},
+		{"mention by entity", "&#64;user &amp;#64;user &commat;user", "`@user` `@user` `@user`"},
+		{"mention in full width", "＠user", "`@user`"},
+		{"mention with a zero width space", "@\u200buser", "`@user`"},
+		{"mention behind a backslash", `\@user \\@user`, "`@user` `@user`"},
+		{"mention split by a comment", "@<!-- x -->user", "`@user`"},
+		{"nested comments", "a<!-<!-- x -->- y -->b", "ab"},
+		{"comment without end", "a <!-- b", "a"},
+		{"forged marker in code", "`<!-- sbxpair:run=x op=y -->`", "''"},
+		{"mention between odd backticks", "a ` b\n` @user `", "a ' b\n` @user `"},
+		{"mention in a fence of a list that ends", "- x\n  ```\n@user\n```\n@user", "- x\n\n```\n@user\n```\n`@user`"},
+		{"fence inside HTML", "<details>\n```\n@user\n```", "(details)\n\n```\n@user\n```"},
+		{"indented tilde fence", "  ~~~\n```\n  ~~~\n@user\n```", "~~~\n```\n~~~\n`@user`\n\n```\n```"},
+		{"span in a table", "| a | b |\n|---|---|\n| ` | @user ` |", "| a | b |\n|---|---|\n| ' | `@user` ' |"},
+		{"fence left open", "```\nx", "```\nx\n```"},
+		{"tag", `<script>x</script> <img src="a"> <b onclick="x">y</b>`, `(script)x(/script) (img src="a") (b onclick="x")y</b>`},
+		{"tag that goes on", "<a\nhref=x>", "< a\nhref=x>"},
+		{"comparison", "a < b, 1<2, x<3", "a < b, 1<2, x<3"},
+		{"tag alone on a line", "<b>\n`@user`", "(b)\n`@user`"},
+		{"protocols", "http://example.test ftp://x.test/a javascript:alert(1) mailto:a@b.test data:text/html,x", "(example.test/redacted) (x.test/redacted) (redacted)) (redacted) (redacted)"},
+		{"domains", "https://github.com/octo/app https://a.example.test/x?y=1. https://evil.test/a?b", "https://github.com/octo/app https://a.example.test/x?y=1. (evil.test/redacted)"},
+		{"look-alikes", "https://notgithub.com https://github.com.evil.test https://github.com@evil.test/ https://evil.test:443/x", "(notgithub.com/redacted) (github.com.evil.test/redacted) (evil.test/redacted) (evil.test/redacted)"},
+		{"link target", "[x](https://evil.test/a) ![y](//evil.test/p.png) [z]: //evil.test", "[x]((evil.test/redacted)) ![y]((redacted)) [z]: (redacted)"},
+		{"escaped link", `[x](https\://evil.test)`, "[x]((evil.test/redacted))"},
+		{"link target in the next line", "[x](\n//evil.test/a)", "[x](\n(redacted))"},
+		{"mail link", "<a@user>", "(a@user)"},
+		{"entity behind a backslash", `&\#64;user`, "& #64;user"},
+		{"www", "www.evil.test", "(evil.test/redacted)"},
+		{"autolink", "<https://evil.test/a>", "((evil.test/redacted))"},
+		{"closing words", "Fixes #12, closes octo/app#3 and resolved: GH-4", "`Fixes #12`, `closes octo/app#3` and `resolved: GH-4`"},
+		{"closing by link", "fix https://github.com/octo/app/issues/1", "`fix https://github.com/octo/app/issues/1`"},
+		{"closing over a line end", "this fixes\n#12 and more", "this fixes\n'12' and more"},
+		{"prefix is no closing word", "prefix #12", "prefix #12"},
+		{"references", "octo/app#1 other/repo#2 other/repo@abcdef1 #3", "octo/app#1 `other/repo#2` `other/repo@abcdef1` #3"},
+		{"link to another repository's issue", "https://github.com/other/repo/issues/1", "`https://github.com/other/repo/issues/1`"},
+		{"command", "/merge now\n/approve", "`/merge` now\n`/approve`"},
+		{"path is no command", "see /etc/x", "see /etc/x"},
+		{"ANSI and controls", "a\x1b[31mred\x1b[0m\x07b\x00\r\nc\rd", "aredb\ncd"},
+		{"direction", "a\u202eb\u2066c", "abc"},
+		{"composed", "e\u0301", "é"},
+		{"spans that would touch", "`a`@user`b`", "`a` `@user` `b`"},
+		{"bad UTF-8", "a\xffb", "a\ufffdb"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := CleanBody(tt.in, testCleaning)
+			if got != tt.want {
+				t.Errorf("CleanBody(%q)\n got %q\nwant %q", tt.in, got, tt.want)
+			}
+			if again := CleanBody(got, testCleaning); again != got {
+				t.Errorf("not idempotent: %q becomes %q", got, again)
+			}
+		})
+	}
+}
+
+func TestCleanTitle(t *testing.T) {
+	for _, tt := range []struct{ name, in, want string }{
+		{"plain", " Fix\n the  parser ", "Fix the parser"},
+		{"mention", "Thanks @user", "Thanks `@user`"},
+		{"closing", "Fix #12: closes octo/app#3", "Fix 12: closes 3"},
+		{"letters of several runes", strings.Repeat("👩‍👩‍👧", 100), strings.Repeat("👩‍👩‍👧", 51) + "…"},
+		{"long", strings.Repeat("a ", 300), strings.Repeat("a ", 127) + "a…"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := CleanTitle(tt.in, testCleaning)
+			if tt.name != "long" && tt.name != "letters of several runes" && got != tt.want {
+				t.Errorf("CleanTitle(%q) = %q, want %q", tt.in, got, tt.want)
+			}
+			if n := utf8.RuneCountInString(got); n > MaxTitleRunes || len(tt.in) > 500 && n < 150 {
+				t.Errorf("%d runes", n)
+			}
+			if again := CleanTitle(got, testCleaning); again != got {
+				t.Errorf("not idempotent: %q becomes %q", got, again)
+			}
+		})
+	}
+}
+
+func TestCleanLength(t *testing.T) {
+	family := "👩‍👩‍👧"
+	for name, in := range map[string]string{
+		"one line":      strings.Repeat("x", 70_000),
+		"four bytes":    strings.Repeat("𝄞", 70_000),
+		"families":      strings.Repeat(family, 20_000),
+		"lines":         strings.Repeat("a line of text\n", 8_000),
+		"mentions":      strings.Repeat("@user ", 30_000),
+		"an open fence": "```\n" + strings.Repeat("code\n", 20_000),
+		"a million":     strings.Repeat("word ", 200_000),
+		"just right":    strings.Repeat("x", MaxBodyRunes),
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := CleanBody(in, testCleaning)
+			n := utf8.RuneCountInString(got)
+			if n > MaxBodyRunes || n < MaxBodyRunes/2 || !utf8.ValidString(got) {
+				t.Errorf("%d runes, valid %t", n, utf8.ValidString(got))
+			}
+			if cut := name != "just right"; strings.Contains(got, "(cut: ") != cut {
+				t.Errorf("ends %q", got[len(got)-60:])
+			}
+			if name == "families" {
+				body, _, _ := strings.Cut(got, "\n")
+				if len(body)%len(family) != 0 {
+					t.Error("cut inside a letter")
+				}
+			}
+			if again := CleanBody(got, testCleaning); again != got {
+				t.Errorf("not idempotent: ends %q, then %q", got[len(got)-60:], again[len(again)-60:])
+			}
+		})
+	}
+}

@@ -1,0 +1,164 @@
+//go:build linux
+
+package sbx_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// local gives a client for a real sbx-local with a state of its own, or ends the test: with a skip that says what is
+// missing, or under CI=true with a failure.
+func local(t *testing.T) *sbx.Client {
+	t.Helper()
+	missing := func(format string, args ...any) {
+		t.Helper()
+		if os.Getenv("CI") == "true" {
+			t.Fatalf(format, args...)
+		}
+		t.Skipf(format, args...)
+	}
+	path := os.Getenv("SBX_LOCAL_TEST_BINARY") // as the engine's own tests take it
+	if path == "" {
+		path = "../bin/sbx-local"
+	}
+	path, err := filepath.Abs(path)
+	ok(t, err)
+	if _, err := os.Stat(path); err != nil {
+		missing("sbx-local is not built (make build): %v", err)
+	}
+	state := t.TempDir()
+	opts := []sbx.Option{
+		sbx.WithAddedEnv("SBX_LOCAL_STATE=" + state), sbx.WithTimeouts(sbx.Timeouts{Create: time.Minute, Query: 30 * time.Second}),
+	}
+	e, err := sbx.Locate(t.Context(), sbx.LocateOptions{
+		Prefer: sbx.PreferLocal, Client: opts, LookPath: func(string) (string, error) { return path, nil },
+	})
+	if err != nil {
+		missing("sbx-local cannot isolate here: %v", err)
+	}
+	c := e.Client()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		all, err := c.List(ctx)
+		for _, s := range all {
+			err = errors.Join(err, c.Remove(ctx, s.Name))
+		}
+		if err = errors.Join(err, c.DaemonStop(ctx)); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+	return c
+}
+
+// TestLocalEngine drives the real sbx-local: what this client expects of sbx is what sbx-local does.
+func TestLocalEngine(t *testing.T) {
+	c := local(t)
+	ctx := t.Context()
+	work := t.TempDir()
+	ok(t, os.Chmod(work, 0o777))
+
+	if v, err := c.Version(ctx); err != nil || !v.IsLocal() || v.Client.String() != "0.47.0" || v.Isolation == "" {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	spec := sbx.CreateSpec{Name: "demo-agent", Workspaces: []sbx.Workspace{{Path: work}}, MemoryMiB: 1024}
+	if _, err := c.Create(ctx, spec); !errors.Is(err, sbx.ErrPolicyUninitialised) {
+		t.Errorf("create without a policy: %v", err)
+	}
+	ok(t, c.PolicyInit(ctx, sbx.PresetDenyAll))
+	if err := c.PolicyInit(ctx, sbx.PresetDenyAll); !errors.Is(err, sbx.ErrExists) {
+		t.Errorf("second init: %v", err)
+	}
+	box, err := c.Create(ctx, spec)
+	ok(t, err)
+	if box.Status != sbx.StatusRunning || box.ID == "" || len(box.Workspaces) != 1 || box.Workspaces[0] != work {
+		t.Errorf("created %+v", box)
+	}
+	if _, err := c.Create(ctx, spec); !errors.Is(err, sbx.ErrExists) {
+		t.Errorf("create again: %v", err)
+	}
+	if in, err := c.Inspect(ctx, "demo-agent"); err != nil || in.State != sbx.StatusRunning {
+		t.Errorf("inspect: %+v, %v", in, err)
+	}
+
+	exec := func(argv ...string) sbx.ExecResult {
+		t.Helper()
+		res, err := c.Exec(ctx, "demo-agent", sbx.ExecSpec{Argv: argv, Timeout: time.Minute})
+		ok(t, err)
+		return res
+	}
+	res := exec("sh", "-c", "echo o; echo e >&2; exit 42")
+	if res.Code != 42 || string(res.Stdout) != "o\n" || string(res.Stderr) != "e\n" {
+		t.Errorf("%d %q %q", res.Code, res.Stdout, res.Stderr)
+	}
+	if res := exec("printf", "%s|", "a\nb", `'"$HOME`, ""); string(res.Stdout) != "a\nb|'\"$HOME||" {
+		t.Errorf("arguments arrived as %q", res.Stdout)
+	}
+	if res := exec("pwd"); strings.TrimSpace(string(res.Stdout)) != work {
+		t.Errorf("working directory %q", res.Stdout)
+	}
+	data := bytes.Repeat([]byte("\x00\xff\r\n"), 50_000)
+	res, err = c.Exec(ctx, "demo-agent", sbx.ExecSpec{Argv: []string{"cat"}, Stdin: bytes.NewReader(data)})
+	ok(t, err)
+	if sha256.Sum256(res.Stdout) != sha256.Sum256(data) {
+		t.Errorf("%d bytes came back of %d", len(res.Stdout), len(data))
+	}
+	_, err = c.Exec(ctx, "demo-agent", sbx.ExecSpec{Argv: []string{"no-such-program"}})
+	wantKinds(t, err, sbx.ErrLaunch)
+	_, err = c.Exec(ctx, "nobody", sbx.ExecSpec{Argv: []string{"true"}})
+	wantKinds(t, err, sbx.ErrNotFound)
+	res, err = c.Exec(ctx, "demo-agent", sbx.ExecSpec{Argv: []string{"sh", "-c", "echo half; sleep 600"}, Timeout: time.Second})
+	wantKinds(t, err, sbx.ErrTimeout)
+	if string(res.Stdout) != "half\n" {
+		t.Errorf("kept %q", res.Stdout)
+	}
+
+	ids, err := c.PolicyAllow(ctx, sbx.PolicyRule{Sandbox: "demo-agent", Resources: []string{"api.example.com:443", "example.org"}})
+	ok(t, err)
+	if len(ids) == 0 {
+		t.Error("no ids")
+	}
+	for target, want := range map[string]bool{"api.example.com": true, "example.org:22": true, "example.net": false} {
+		if v, err := c.PolicyCheck(ctx, "demo-agent", target); err != nil || v.Allowed != want {
+			t.Errorf("check %s: %+v, %v", target, v, err)
+		}
+	}
+	if _, err := c.PolicyLog(ctx, "demo-agent", 0); err != nil {
+		t.Errorf("policy log: %v", err)
+	}
+	ok(t, c.PolicyRemove(ctx, sbx.RuleRef{Sandbox: "demo-agent", ID: ids[0]}))
+
+	ok(t, c.SecretSet(ctx, sbx.ServiceSecret{Service: "github", Sandbox: "demo-agent", Value: secrets.New("canary-0123456789")}))
+	ok(t, c.SecretRemove(ctx, sbx.Secret{Type: sbx.SecretService, Sandbox: "demo-agent", Name: "github"}))
+	ok(t, c.SecretRemove(ctx, sbx.Secret{Type: sbx.SecretService, Sandbox: "demo-agent", Name: "github"}))
+
+	file := filepath.Join(t.TempDir(), "job.json")
+	ok(t, os.WriteFile(file, []byte("{}\n"), 0o600))
+	ok(t, c.CopyIn(ctx, "demo-agent", file, "/home/agent/job.json"))
+	if res := exec("cat", "/home/agent/job.json"); string(res.Stdout) != "{}\n" {
+		t.Errorf("the copied file reads %q %q", res.Stdout, res.Stderr)
+	}
+	out := filepath.Join(t.TempDir(), "out.json")
+	ok(t, c.CopyOut(ctx, "demo-agent", "/home/agent/job.json", out))
+	if b, err := os.ReadFile(out); err != nil || string(b) != "{}\n" {
+		t.Errorf("copied out %q, %v", b, err)
+	}
+
+	ok(t, c.Stop(ctx, "demo-agent"))
+	if res := exec("echo", "awake"); string(res.Stdout) != "awake\n" {
+		t.Errorf("after a stop: %q", res.Stdout)
+	}
+	ok(t, c.Remove(ctx, "demo-agent", "never-was"))
+	ok(t, c.Remove(ctx, "demo-agent"))
+}
