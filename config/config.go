@@ -79,6 +79,7 @@ type GitHub struct {
 type Network struct {
 	Allow []string `yaml:"allow" json:"allow"` // for the agent sandbox only
 	Deny  []string `yaml:"deny" json:"deny"`   // for both
+	Rules string   `yaml:"rules" json:"rules"` // auto, paths or hosts: whether rules name HTTP paths; auto does where the engine can
 }
 
 // Gate bounds what may be delivered.
@@ -125,10 +126,11 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 // Default returns the built-in values.
 func Default() Config {
 	return Config{
-		Engine: Engine{Kind: "auto"},
-		Agent:  Agent{Name: "copilot", Strategy: "auto", Token: secrets.Source{Env: "COPILOT_GITHUB_TOKEN"}},
-		GitHub: GitHub{Host: "github.com", BranchPrefix: "sbxpair/", Draft: true, Strategy: "auto", Token: secrets.Source{Env: "GH_TOKEN"}},
-		Gate:   Gate{MaxFiles: 100, MaxPatchKiB: 1024, ProtectMode: "block"},
+		Engine:  Engine{Kind: "auto"},
+		Agent:   Agent{Name: "copilot", Strategy: "auto", Token: secrets.Source{Env: "COPILOT_GITHUB_TOKEN"}},
+		GitHub:  GitHub{Host: "github.com", BranchPrefix: "sbxpair/", Draft: true, Strategy: "auto", Token: secrets.Source{Env: "GH_TOKEN"}},
+		Network: Network{Rules: "auto"},
+		Gate:    Gate{MaxFiles: 100, MaxPatchKiB: 1024, ProtectMode: "block"},
 		Limits: Limits{
 			Run: Duration(time.Hour), Execute: Duration(30 * time.Minute), Idle: Duration(10 * time.Minute),
 			Verify: Duration(10 * time.Minute), Release: Duration(2 * time.Minute),
@@ -154,6 +156,7 @@ func (c Config) Validate() error {
 	oneOf("agent.name", c.Agent.Name, "copilot")
 	oneOf("agent.strategy", c.Agent.Strategy, "auto", "service", "custom")
 	oneOf("github.strategy", c.GitHub.Strategy, "auto", "service")
+	oneOf("network.rules", c.Network.Rules, "auto", "paths", "hosts")
 	oneOf("gate.protectMode", c.Gate.ProtectMode, "block", "allow")
 	if c.GitHub.Repo != "" && !repoName.MatchString(c.GitHub.Repo) {
 		bad("github.repo", "%q is not OWNER/NAME", c.GitHub.Repo)

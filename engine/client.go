@@ -79,12 +79,19 @@ func (e *Engine) DaemonHealth(ctx context.Context) (DaemonStatus, error) {
 func (e *Engine) DaemonShutdown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
 	defer cancel()
+	old, err := e.DaemonHealth(ctx)
+	if err != nil {
+		return err
+	}
 	if err := e.request(ctx, http.MethodPost, "/shutdown", nil); err != nil {
 		return err
 	}
 	for {
 		if _, err := os.Stat(e.State.DaemonSocket()); errors.Is(err, os.ErrNotExist) {
 			return nil
+		}
+		if now, err := e.DaemonHealth(ctx); err == nil && now.PID != old.PID {
+			return nil // somebody needed one meanwhile
 		}
 		if err := pause(ctx, 2*time.Millisecond); err != nil {
 			return fmt.Errorf("daemon does not end: %w", err)

@@ -64,15 +64,6 @@ func (d *Daemon) Run(ctx context.Context, ready func()) error {
 	lock := flock.New(st.daemonLock())
 	wait, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
-	if d.Idle == 0 {
-		if ok, err := lock.TryLock(); err != nil {
-			return err
-		} else if !ok {
-			if _, err := d.Engine.DaemonHealth(ctx); err == nil {
-				return ErrDaemonRuns
-			}
-		}
-	}
 	for !lock.Locked() {
 		if ok, err := lock.TryLock(); err != nil {
 			return err
@@ -97,6 +88,10 @@ func (d *Daemon) serve(ctx context.Context, ready func()) error {
 	d.sessions, d.proxies = map[string]int{}, map[string]*proxy{}
 
 	socket := d.Engine.State.DaemonSocket()
+	defer d.Engine.State.dropRuntime() // last, and still under the lock that the next daemon waits for
+	if err := d.Engine.State.makeRuntime(); err != nil {
+		return err
+	}
 	ln, err := listenUnix(socket)
 	if err != nil {
 		return err

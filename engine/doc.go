@@ -8,5 +8,9 @@
 // Errors: [ErrNotFound], [ErrExists], [ErrNotRunning], *[NameError], *[WorkspaceError], *[IsolationError] when gVisor
 // cannot run here, *[LaunchError] when a program could not be started. A guest's exit code is a value, not an error.
 //
+// The user agent is user 0 of gVisor's own kernel, where sbx has user 1000 with sudo: a rootless sandbox has one user, and
+// so what is written in a workspace belongs to whoever made the sandbox. sudo is a shim that runs its arguments. User 0 has
+// docker's default capabilities inside and none outside.
+//
 // Sizes are MiB, times UTC.
 package engine

@@ -241,7 +241,7 @@ func (e *Engine) Stop(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	if err := e.destroy(ctx, r); err != nil {
+	if err := errors.Join(e.destroy(ctx, r), os.RemoveAll(e.State.ProxyDir(r.ID))); err != nil {
 		return err
 	}
 	r.Status, r.StoppedAt, r.Process, r.ProcessStart = Stopped, time.Now().UTC(), 0, 0

@@ -185,6 +185,9 @@ func TestStateRuntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(st.Runtime) })
+	if err := st.makeRuntime(); err != nil {
+		t.Fatal(err)
+	}
 	if n := len(st.proxySocket(newID())); n > maxSocketPath {
 		t.Errorf("socket path of %d bytes", n)
 	}

@@ -105,7 +105,7 @@ func (e *Engine) boot(ctx context.Context, r *Record) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	dir := e.State.SandboxDir(r.Name)
-	if err := os.MkdirAll(e.runscRoot(r.ID), 0o700); err != nil {
+	if err := errors.Join(e.State.makeRuntime(), os.MkdirAll(e.runscRoot(r.ID), 0o700)); err != nil {
 		return err
 	}
 	ready, write, err := os.Pipe()

@@ -355,7 +355,7 @@ func TestRemoveLeavesNothing(t *testing.T) {
 		t.Errorf("dropped rules and secrets of %q", got)
 	}
 	enginetest.Eventually(t, "the daemon stays", func() bool { return len(enginetest.Processes(e.State)) == 0 && !daemonRuns(t, e) })
-	for _, pattern := range []string{filepath.Join(e.State.Dir, "sandboxes", "*"), filepath.Join(e.State.Runtime, "*"), "/sys/fs/cgroup/*" + r.ID, "/sys/fs/cgroup/*/*" + r.ID} {
+	for _, pattern := range []string{filepath.Join(e.State.Dir, "sandboxes", "*"), e.State.Runtime, "/sys/fs/cgroup/*" + r.ID, "/sys/fs/cgroup/*/*" + r.ID} {
 		if left, _ := filepath.Glob(pattern); len(left) > 0 {
 			t.Errorf("left: %q", left)
 		}
@@ -663,5 +663,29 @@ func TestLimits(t *testing.T) {
 	}
 	if code, err := e.Exec(t.Context(), r, engine.ExecSpec{Argv: []string{"sh", "-c", "head -c 900M /dev/zero | tail -c 800M >/dev/null"}}); err == nil && code == 0 {
 		t.Error("800 MiB of memory were had within 512")
+	}
+}
+
+// The daemon and the sandbox outlive the command that started them, and hold nothing that its caller had open.
+func TestNothingInherited(t *testing.T) { // engine.md, trap 3
+	e, workspace := newEngine(t)
+	if out, err := cli(t.Context(), e, "policy", "init", "deny-all").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	cmd := cli(t.Context(), e, "create", "shell", "--name", "demo", workspace)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = nil, write, write, []*os.File{write}
+	err = cmd.Run()
+	write.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if out, err := io.ReadAll(read); err != nil || !strings.Contains(string(out), "Created sandbox demo") {
+		t.Errorf("reading to the end: %q, %v", out, err)
 	}
 }

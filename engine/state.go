@@ -23,7 +23,7 @@ const maxSocketPath = 107
 // longestSocket is the longest path below a runtime folder: an id and the proxy's socket.
 const longestSocket = len("/00000000-0000-0000-0000-000000000000/proxy.sock")
 
-// OpenState makes the folders of the state at dir. The sockets go to a folder under userRuntime (XDG_RUNTIME_DIR) if that
+// OpenState makes the folder of the state at dir; the runtime folder comes with the daemon and goes with it. The sockets go to a folder under userRuntime (XDG_RUNTIME_DIR) if that
 // is ours and short enough, else under /tmp. An existing folder that belongs to someone else is refused.
 func OpenState(dir, userRuntime string) (*State, error) {
 	dir, err := filepath.Abs(dir)
@@ -44,7 +44,7 @@ func OpenState(dir, userRuntime string) (*State, error) {
 		if len(run)+longestSocket > maxSocketPath {
 			continue
 		}
-		err := errors.Join(ownDir(base), ownDir(run))
+		err := errors.Join(notLink(base), ownDir(base))
 		if err == nil {
 			return &State{Dir: dir, Runtime: run}, nil
 		}
@@ -53,12 +53,26 @@ func OpenState(dir, userRuntime string) (*State, error) {
 	return nil, fmt.Errorf("no folder for sockets: %w", errors.Join(errs...))
 }
 
+// makeRuntime makes the runtime folder.
+func (s *State) makeRuntime() error { return errors.Join(notLink(s.Runtime), ownDir(s.Runtime)) }
+
+// dropRuntime removes the runtime folder if nothing is in it.
+func (s *State) dropRuntime() { os.Remove(s.Runtime) }
+
 func runtimeBases(userRuntime string) []string {
 	var bases []string
 	if fi, err := os.Stat(userRuntime); userRuntime != "" && err == nil && fi.IsDir() && ownedByUs(fi) {
 		bases = append(bases, filepath.Join(userRuntime, "sbx-local"))
 	}
 	return append(bases, fmt.Sprintf("/tmp/sbx-local-%d", os.Getuid()))
+}
+
+// notLink refuses a link where a folder in a place that others write to is expected.
+func notLink(path string) error {
+	if fi, err := os.Lstat(path); err == nil && fi.Mode()&os.ModeSymlink != 0 {
+		return fmt.Errorf("%s is a link", path)
+	}
+	return nil
 }
 
 // ownDir makes dir with mode 0700, or checks that it is a folder of ours that nobody else may enter.

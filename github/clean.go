@@ -80,6 +80,7 @@ func fit(s string, limit int, make func(s string, cut int) string) string {
 	s = strings.ToValidUTF8(s, "\ufffd")
 	total := utf8.RuneCountInString(s)
 	keep := min(total, maxRawRunes)
+	last, step := 0, 0
 	for {
 		part := s
 		if keep < total {
@@ -87,15 +88,19 @@ func fit(s string, limit int, make func(s string, cut int) string) string {
 		}
 		left := total - utf8.RuneCountInString(part)
 		out := make(part, left)
-		over := utf8.RuneCountInString(out) - limit
+		size := utf8.RuneCountInString(out)
 		switch {
-		case over <= 0:
+		case size <= limit:
 			return out
 		case keep == 0:
 			return prefix(out, limit)
+		case size >= last && last > 0: // what was cut had been taken out anyway: take larger steps
+			step *= 2
+		default: // cleaning adds here and takes out there: the smaller step of the two that could do
+			step = min(size-limit+64, keep-keep*limit/size+64)
 		}
-		// Cleaning adds and removes: aim for the excess, and make sure that it goes on.
-		keep = max(0, min(keep-1, utf8.RuneCountInString(part)-1, max(keep-over-64, keep/2)))
+		last = size
+		keep = max(0, min(keep, utf8.RuneCountInString(part))-step)
 	}
 }
 
@@ -387,8 +392,11 @@ var (
 func (c Cleaning) text(out *strings.Builder, s string, first, closing bool) {
 	s = entity.ReplaceAllString(s, "& #") // not to be one once the backslash is gone
 	s = escapes.ReplaceAllString(s, "$1")
-	for before := ""; s != before; { // each round takes angle brackets away, so it ends
+	for round, before := 0, ""; s != before; round++ {
 		before, s = s, c.tags(mailLink.ReplaceAllString(s, "($1)"))
+		if round == 16 { // brackets in brackets in brackets
+			s = strings.NewReplacer("<", "(", ">", ")").Replace(s)
+		}
 	}
 	if first {
 		if m := command.FindStringSubmatch(s); m != nil {

@@ -24,8 +24,12 @@ type Delivery struct {
 	BaseBranch string // branch the pull request goes into; "" is the default branch
 	Head       string // the change's last commit, as the host's own import saw it
 	Branch     string // branch to push
-	// Bundle is a git bundle of Base..Head with one ref.
+	// Bundle is a git bundle of Base..Head with one ref, for ViaGit.
 	Bundle io.Reader
+	// Way is ViaGit if it is empty. ViaAPI takes Files and Tree, the id of the tree they make on top of Base; Head is not needed then.
+	Way   Way
+	Files []TreeFile
+	Tree  string
 	// Known are commits that this run pushed to Branch before, from its journal. A branch that stands at one of them may be moved by force.
 	Known []string
 	Title string
@@ -66,10 +70,10 @@ type Delivered struct {
 }
 
 const (
-	gitTimeout   = 10 * time.Minute
-	maxRawDiff   = 16 << 20
-	maxBundle    = 256 << 20
-	maxPrerequis = 20
+	gitTimeout       = 10 * time.Minute
+	maxRawDiff       = 16 << 20
+	maxBundle        = 256 << 20
+	maxPrerequisites = 20
 )
 
 // gitPrelude makes a clean room for git: a private directory named from the run, no configuration but ours, no hooks, no
@@ -146,19 +150,13 @@ func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, e
 	if err := d.check(); err != nil {
 		return done, err
 	}
-	bundle, err := io.ReadAll(io.LimitReader(d.Bundle, maxBundle+1))
-	if err != nil {
-		return done, fmt.Errorf("read the bundle: %w", err)
-	}
-	if len(bundle) > maxBundle {
-		return done, fmt.Errorf("bundle: %w of %d bytes", ErrTooLarge, maxBundle)
-	}
-	header, err := parseBundle(bundle)
-	if err != nil {
-		return done, err
-	}
-	if err := d.checkBundle(header); err != nil {
-		return done, err
+	var bundle []byte
+	var header bundleHeader
+	var err error
+	if d.Way != ViaAPI {
+		if bundle, header, err = d.readBundle(); err != nil {
+			return done, err
+		}
 	}
 	d.progress("repository")
 	info, err := c.Repository(ctx, d.Repo)
@@ -177,8 +175,12 @@ func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, e
 	} else if !ok {
 		return done, fmt.Errorf("base branch %s of %s: %w", d.BaseBranch, info.Repo, ErrNotFound)
 	}
-	g := &gitDelivery{runner: r, client: c, d: d, url: c.endpoint.CloneURL(info.Repo), execs: &done.Execs}
-	done.Push, err = g.run(ctx, header, bundle)
+	if d.Way == ViaAPI {
+		done.Head, done.Push, err = (&apiDelivery{client: c, repo: info.Repo, d: d}).run(ctx)
+	} else {
+		g := &gitDelivery{runner: r, client: c, d: d, url: c.endpoint.CloneURL(info.Repo), execs: &done.Execs}
+		done.Push, err = g.run(ctx, header, bundle)
+	}
 	if err != nil {
 		return done, err
 	}
@@ -231,11 +233,13 @@ func (d Delivery) check() error {
 		return fmt.Errorf("%w: branch name %q", ErrOutOfBounds, oneLine(d.Branch, 80))
 	case d.Base == "":
 		return ErrEmptyRepository
-	case !validSHA(d.Base) || !validSHA(d.Head):
-		return fmt.Errorf("%w: base and head have to be full commit ids", ErrBadBundle)
-	case d.Base == d.Head:
+	case d.Way != "" && d.Way != ViaGit && d.Way != ViaAPI:
+		return fmt.Errorf("%w: no way of delivery %q", ErrOutOfBounds, oneLine(string(d.Way), 20))
+	case !validSHA(d.Base) || d.Way != ViaAPI && !validSHA(d.Head) || d.Way == ViaAPI && !validSHA(d.Tree):
+		return fmt.Errorf("%w: base, head and tree have to be full ids", ErrBadBundle)
+	case d.Base == d.Head, d.Way == ViaAPI && len(d.Files) == 0:
 		return ErrNoChanges
-	case d.Bundle == nil:
+	case d.Way != ViaAPI && d.Bundle == nil:
 		return fmt.Errorf("%w: there is none", ErrBadBundle)
 	case slices.ContainsFunc(d.Known, func(s string) bool { return !validSHA(s) }):
 		return fmt.Errorf("%w: a known commit is no commit id", ErrOutOfBounds)
@@ -248,19 +252,31 @@ func (d Delivery) check() error {
 	return nil
 }
 
-func (d Delivery) checkBundle(h bundleHeader) error {
+// readBundle reads the bundle and checks what its header says.
+func (d Delivery) readBundle() ([]byte, bundleHeader, error) {
+	bundle, err := io.ReadAll(io.LimitReader(d.Bundle, maxBundle+1))
+	if err != nil {
+		return nil, bundleHeader{}, fmt.Errorf("read the bundle: %w", err)
+	}
+	if len(bundle) > maxBundle {
+		return nil, bundleHeader{}, fmt.Errorf("bundle: %w of %d bytes", ErrTooLarge, maxBundle)
+	}
+	h, err := parseBundle(bundle)
+	if err != nil {
+		return nil, h, err
+	}
 	if len(h.refs) != 1 {
-		return fmt.Errorf("%w: %d refs, want one", ErrBadBundle, len(h.refs))
+		return nil, h, fmt.Errorf("%w: %d refs, want one", ErrBadBundle, len(h.refs))
 	}
 	for _, sha := range h.refs {
 		if sha != d.Head {
-			return fmt.Errorf("%w: its ref is not the commit that was checked", ErrBadBundle)
+			return nil, h, fmt.Errorf("%w: its ref is not the commit that was checked", ErrBadBundle)
 		}
 	}
-	if len(h.prerequisites) > maxPrerequis {
-		return fmt.Errorf("%w: %d prerequisites", ErrBadBundle, len(h.prerequisites))
+	if len(h.prerequisites) > maxPrerequisites {
+		return nil, h, fmt.Errorf("%w: %d prerequisites", ErrBadBundle, len(h.prerequisites))
 	}
-	return nil
+	return bundle, h, nil
 }
 
 // keepPullRequest opens the pull request, or brings the one that is open up to date if this run opened it.

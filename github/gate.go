@@ -147,6 +147,8 @@ type Bounds struct {
 	Secrets []secrets.Value
 	// Requests bounds what an agent may ask for.
 	Requests RequestBounds
+	// Approved are reasons that a person was asked about and let pass, as a verdict gave them. Only those whose decision is Ask can be.
+	Approved []Reason
 }
 
 // Limits of GitHub's, counted in characters (community-measured; gh-aw cuts at the same body length).
@@ -228,6 +230,7 @@ func Check(b Bounds, c Change) Verdict {
 		v.file(b, f)
 	}
 	v.secrets(b, c.Patch, c.Files)
+	v.reasons = slices.DeleteFunc(v.reasons, func(r Reason) bool { return r.Decision == Ask && slices.Contains(b.Approved, r) })
 	return v.done()
 }
 

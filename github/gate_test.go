@@ -133,6 +133,22 @@ func TestGatePolicies(t *testing.T) {
 			t.Errorf("policy %q: %s, want %s", p, v.Decision, want)
 		}
 	}
+	ask := DefaultBounds(repoApp, "main")
+	c.Files = append(c.Files, FileChange{Path: "x.sh", Status: "A", OldMode: modeNone, Mode: modeExecutable})
+	asked := Check(ask, c)
+	ask.Approved = asked.Reasons[:1]
+	if v := Check(ask, c); asked.Decision != Ask || v.Decision != Ask || len(v.Reasons) != 1 {
+		t.Errorf("one of two approved: %+v", v)
+	}
+	ask.Approved = asked.Reasons
+	if v := Check(ask, c); v.Decision != Allow {
+		t.Errorf("all approved: %+v", v)
+	}
+	c.Files = append(c.Files, FileChange{Path: "l", Status: "A", OldMode: modeNone, Mode: modeLink})
+	ask.Approved = Check(ask, c).Reasons
+	if v := Check(ask, c); v.Decision != Refuse {
+		t.Errorf("a refusal approved away: %+v", v)
+	}
 	b.AllowedPaths = []string{"docs/"}
 	if v := Check(b, okChange()); v.Decision != Refuse || v.Reasons[0].Code != ReasonAllowlist {
 		t.Errorf("outside an exclusive list: %+v", v)

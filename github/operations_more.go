@@ -87,8 +87,8 @@ func (c *Client) SearchIssues(ctx context.Context, r Repo, words string, limit i
 	}
 	all := []Issue{}
 	for _, i := range res.Issues {
-		if _, found, err := ParseRemote(strings.Replace(i.GetRepositoryURL(), "/repos/", "/", 1)); err == nil && !found.Equal(r) && !strings.Contains(i.GetRepositoryURL(), "/api/v3/") {
-			continue
+		if !strings.HasSuffix(strings.ToLower(i.GetRepositoryURL()), strings.ToLower("/repos/"+r.String())) {
+			continue // whatever the words did to the query
 		}
 		all = append(all, issueOf(i))
 	}

@@ -353,6 +353,8 @@ func openChannel(ctx context.Context, r Runner) *channel {
 // channelEnd reads how the script ended.
 func channelEnd(res sbx.ExecResult, err error, stderr string) error {
 	switch {
+	case errors.Is(err, sbx.ErrLaunch):
+		return fmt.Errorf("%w: %w", ErrTool, err)
 	case err != nil:
 		return fmt.Errorf("exec in the github sandbox: %w", err)
 	case res.Code == 0:
@@ -374,7 +376,7 @@ func (c *channel) do(ctx context.Context, id uint64, config, body []byte, limit 
 		c.cancel(context.Cause(ctx))
 	})
 	defer stop()
-	request := slicesConcat([]byte(fmt.Sprintf("%d %d %d\n", id, len(config), len(body))), config, body)
+	request := bytes.Join([][]byte{fmt.Appendf(nil, "%d %d %d\n", id, len(config), len(body)), config, body}, nil) // one write
 	if _, err := c.in.Write(request); err != nil {
 		return answer{}, false, err
 	}
@@ -445,9 +447,6 @@ func (c *channel) close(cause error) error {
 	c.cancel(nil)
 	return c.err
 }
-
-// slicesConcat is here for its one allocation: a request goes out in one write.
-func slicesConcat(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
 // tailBuffer keeps the last 4 KiB written to it.
 type tailBuffer struct {

@@ -319,9 +319,19 @@ func (r *run) prepare(ctx context.Context) (string, error) {
 
 func (r *run) provision(ctx context.Context) (string, error) {
 	cfg := r.req.Config
-	var err error
-	r.plan, err = provision.New(planInput(cfg, r.engineRef, r.id, r.repo, r.adapter.Credential.Env, r.adapter.Credential.Hosts, sbx.Workspace{Path: r.work.Dir}))
+	in := planInput(cfg, r.engineRef, r.id, r.repo, r.adapter.Credential.Env, r.adapter.Credential.Hosts, sbx.Workspace{Path: r.work.Dir})
+	version, err := r.engine.Version(ctx)
 	if err != nil {
+		return "", err
+	}
+	in.Paths = cfg.Network.Rules == "paths" || cfg.Network.Rules == "auto" && version.Has(sbx.FeatureHTTPRules)
+	if !version.Has(sbx.FeatureMountless) {
+		in.Empty = filepath.Join(r.result.Dir, "empty")
+		if err := os.Mkdir(in.Empty, 0o700); err != nil {
+			return "", err
+		}
+	}
+	if r.plan, err = provision.New(in); err != nil {
 		return "", err
 	}
 	r.log.Emit(events.Planned{Plan: r.plan})

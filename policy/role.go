@@ -35,10 +35,11 @@ func ForAgent(name string) (Profile, error) {
 	switch name {
 	case "copilot":
 		p.Needs = []Need{
-			{Resource: "api.github.com:443", Methods: []string{"GET", "POST"},
-				Paths: []string{"/copilot_internal/**", "/copilot/**"}, Reason: "Copilot CLI asks who the token belongs to and which plan it has"},
+			// One pattern for /copilot_internal/… and /copilot/…: each rule costs a call of the engine.
+			{Resource: "api.github.com:443", Paths: []string{"/copilot*/**"},
+				Reason: "Copilot CLI asks who the token belongs to and which plan it has"},
 			{Resource: "api.github.com:443", Methods: []string{"GET"},
-				Paths: []string{"/repos/github/copilot-cli/releases"}, Reason: "release check; refusing it costs about 5 s", Optional: true},
+				Paths: []string{"/repos/github/copilot-cli/releases"}, Reason: "release check, which --no-auto-update turns off", Optional: true},
 			{Resource: "api.githubcopilot.com:443", Reason: "the model"},
 			{Resource: "api.individual.githubcopilot.com:443", Reason: "the model, on an individual plan"},
 			{Resource: "api.business.githubcopilot.com:443", Reason: "the model, on a business plan"},
@@ -83,8 +84,8 @@ func ForGitHub(repo, host string) (Profile, error) {
 	repo = strings.TrimSuffix(repo, ".git")
 	return Profile{Role: "github", Needs: []Need{
 		{Resource: api + ":443", Paths: []string{prefix + "/repos/" + repo + "/**"}, Reason: "issues, pull requests and comments of " + repo},
-		{Resource: api + ":443", Methods: []string{"GET"}, Paths: []string{prefix + "/user", prefix + "/rate_limit"}, Reason: "whose token it is and what is left of its rate"},
-		{Resource: web + ":443", Methods: []string{"GET", "POST"}, Paths: []string{"/" + repo + ".git/**"}, Reason: "git over HTTPS for " + repo},
+		{Resource: api + ":443", Methods: []string{"GET"}, Paths: []string{prefix + "/user", prefix + "/rate_limit"}, Reason: "whose token it is and what is left of its rate", Optional: true},
+		{Resource: web + ":443", Paths: []string{"/" + repo + ".git/**"}, Reason: "git over HTTPS for " + repo},
 	}}, nil
 }
 

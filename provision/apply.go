@@ -50,6 +50,9 @@ type apply struct {
 
 	mu    sync.Mutex
 	calls []events.EngineCall
+
+	initOnce sync.Once
+	initErr  error
 }
 
 // call makes one engine call and notes it.
@@ -149,8 +152,7 @@ func (a *apply) make(ctx context.Context, s Spec, value secrets.Value) error {
 	err := a.create(ctx, s)
 	if errors.Is(err, sbx.ErrPolicyUninitialised) && a.plan.Engine.Kind == pair.EngineLocal {
 		// Nothing is narrower than deny-all, so on our own engine this takes nothing from anybody. With sbx the choice is the user's.
-		err = a.call("policy init", func() error { return a.engine.PolicyInit(ctx, sbx.PresetDenyAll) })
-		if err == nil || errors.Is(err, sbx.ErrExists) { // the other sandbox's step may have been first
+		if err = a.initPolicy(ctx); err == nil {
 			err = a.create(ctx, s)
 		}
 	}
@@ -161,6 +163,17 @@ func (a *apply) make(ctx context.Context, s Spec, value secrets.Value) error {
 		func(ctx context.Context) error { return a.rules(ctx, s) },
 		func(ctx context.Context) error { return a.secret(ctx, s, value) },
 	)
+}
+
+// initPolicy sets the engine's policy up once, for whichever sandbox comes first.
+func (a *apply) initPolicy(ctx context.Context) error {
+	a.initOnce.Do(func() {
+		a.initErr = a.call("policy init", func() error { return a.engine.PolicyInit(ctx, sbx.PresetDenyAll) })
+		if errors.Is(a.initErr, sbx.ErrExists) { // another run was first
+			a.initErr = nil
+		}
+	})
+	return a.initErr
 }
 
 func (a *apply) create(ctx context.Context, s Spec) error {
@@ -181,20 +194,24 @@ func (a *apply) rules(ctx context.Context, s Spec) error {
 	return nil
 }
 
-// policyRules are the engine's rules of a spec: one call for all that is denied, one for all that is allowed. An empty
-// list makes no rule: an empty allow list allows nothing.
+// policyRules are the engine's rules of a spec: one call for all hosts that are denied, one for all that are allowed,
+// and one for each path. An empty list makes no rule: an empty allow list allows nothing.
 func policyRules(s Spec) []sbx.PolicyRule {
 	var out []sbx.PolicyRule
 	for _, list := range []struct {
 		decision sbx.Decision
 		rules    []Rule
 	}{{sbx.Deny, s.Deny}, {sbx.Allow, s.Allow}} {
-		rule := sbx.PolicyRule{Sandbox: s.Name, Decision: list.decision}
+		hosts := sbx.PolicyRule{Sandbox: s.Name, Decision: list.decision}
 		for _, r := range list.rules {
-			rule.Resources = append(rule.Resources, r.Resource)
+			if r.Path == "" && len(r.Methods) == 0 {
+				hosts.Resources = append(hosts.Resources, r.Resource)
+				continue
+			}
+			out = append(out, sbx.PolicyRule{Sandbox: s.Name, Decision: list.decision, Resources: []string{r.Resource}, Methods: r.Methods, Path: r.Path})
 		}
-		if len(rule.Resources) > 0 {
-			out = append(out, rule)
+		if len(hosts.Resources) > 0 {
+			out = append(out, hosts)
 		}
 	}
 	return out

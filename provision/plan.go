@@ -30,8 +30,10 @@ const (
 
 // Rule is one network rule of a plan.
 type Rule struct {
-	Resource string `json:"resource"`
-	Reason   string `json:"reason"`
+	Resource string   `json:"resource"`
+	Methods  []string `json:"methods,omitempty"` // of HTTP; empty: all
+	Path     string   `json:"path,omitempty"`    // pattern; empty: the rule is about the whole host
+	Reason   string   `json:"reason"`
 }
 
 // Binding ties a credential to a sandbox. It holds no value.
@@ -69,16 +71,19 @@ type Plan struct {
 
 // Input is what a plan follows from.
 type Input struct {
-	Run           pair.RunID
-	Engine        pair.EngineRef
-	Repo          string   // OWNER/NAME
-	Host          string   // of GitHub
-	Agent         string   // name of the agent adapter
-	AgentEnv      string   // the variable in which the agent CLI looks for its credential
-	BoundHosts    []string // where the agent's credential may go
-	Workspace     sbx.Workspace
-	Mounts        []sbx.Workspace
+	Run        pair.RunID
+	Engine     pair.EngineRef
+	Repo       string   // OWNER/NAME
+	Host       string   // of GitHub
+	Agent      string   // name of the agent adapter
+	AgentEnv   string   // the variable in which the agent CLI looks for its credential
+	BoundHosts []string // where the agent's credential may go
+	Workspace  sbx.Workspace
+	Mounts     []sbx.Workspace
+	// Empty is an empty folder for the github sandbox, for engines that cannot do without a workspace (sbx below 0.42).
+	Empty         string
 	AgentStrategy Strategy // empty: the best
+	Paths         bool     // the engine has rules for HTTP methods and paths: use them
 	Allow, Deny   []string // the operator's; Allow is for the agent only
 	CPUs          int
 	MemoryMiB     int
@@ -101,11 +106,11 @@ func New(in Input) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	agentRules, err := rules(agentProfile, in.Allow, deny)
+	agentRules, err := rules(agentProfile, in.Paths, in.Allow, deny)
 	if err != nil {
 		return Plan{}, err
 	}
-	githubRules, err := rules(githubProfile, nil, deny)
+	githubRules, err := rules(githubProfile, in.Paths, nil, deny)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -123,6 +128,10 @@ func New(in Input) (Plan, error) {
 			return Plan{}, fmt.Errorf("%w: network.deny takes %s from the github sandbox, which cannot work without it", ErrRefused, host)
 		}
 	}
+	var none []sbx.Workspace
+	if in.Empty != "" {
+		none = []sbx.Workspace{{Path: in.Empty}}
+	}
 	return Plan{
 		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Host: in.Host, Local: in.Local,
 		Agent: Spec{
@@ -132,7 +141,7 @@ func New(in Input) (Plan, error) {
 			Allow: agentRules, Deny: deny, Secret: agentBinding(in, bound),
 		},
 		GitHub: Spec{
-			Role: pair.RoleGitHub, Name: in.Run.Name(pair.RoleGitHub), CPUs: in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
+			Role: pair.RoleGitHub, Name: in.Run.Name(pair.RoleGitHub), Workspaces: none, CPUs: in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
 			Allow: githubRules, Deny: deny,
 			Secret: Binding{Service, "github", gitHosts(in.Host), "GH_TOKEN", secrets.GitHubServicePlaceholder},
 		},
@@ -168,29 +177,60 @@ func apiHost(host string) string {
 }
 
 // rules joins what a role needs with what the operator allows, without what the operator denies: a seeded list must
-// not win over a deny (sbxloop changelog, field report R036). Engines here are given host rules only.
-func rules(profile policy.Profile, allow []string, deny []Rule) ([]Rule, error) {
-	need, err := profile.Hosts()
+// not win over a deny (sbxloop changelog, field report R036).
+func rules(profile policy.Profile, paths bool, allow []string, deny []Rule) ([]Rule, error) {
+	list, err := needs(profile, paths)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		return nil, err
 	}
 	own, err := resources(allow, "network.allow")
 	if err != nil {
 		return nil, err
 	}
-	var list []Rule
-	for _, r := range need {
-		list = append(list, Rule{r.Resources[0].String(), r.Reason})
-	}
 	var out []Rule
 	for _, rule := range append(list, own...) {
 		denied := covering(deny, hostPart(rule.Resource)) != ""
-		known := slices.ContainsFunc(out, func(r Rule) bool { return r.Resource == rule.Resource })
+		known := slices.ContainsFunc(out, func(r Rule) bool { return r.Resource == rule.Resource && r.Path == rule.Path })
 		if !denied && !known {
 			out = append(out, rule)
 		}
 	}
 	return out, nil
+}
+
+// needs are the rules of a profile: for hosts, or, where the engine can tell requests apart, for methods and paths as
+// far as a need names them. What a role can do without is left out.
+func needs(profile policy.Profile, paths bool) ([]Rule, error) {
+	if !paths {
+		hosts, err := profile.Hosts()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		}
+		var list []Rule
+		for _, r := range hosts {
+			list = append(list, Rule{Resource: r.Resources[0].String(), Reason: r.Reason})
+		}
+		return list, nil
+	}
+	var list []Rule
+	for _, need := range profile.Needs {
+		if need.Optional {
+			continue
+		}
+		parsed, err := policy.ParseResource(need.Resource)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		}
+		rule := Rule{Resource: parsed.String(), Methods: need.Methods, Reason: need.Reason}
+		if len(need.Paths) == 0 {
+			list = append(list, rule)
+		}
+		for _, path := range need.Paths {
+			rule.Path = path
+			list = append(list, rule)
+		}
+	}
+	return list, nil
 }
 
 // resources parses what an operator wrote, and refuses what is too wide to be meant.
@@ -204,7 +244,7 @@ func resources(list []string, reason string) ([]Rule, error) {
 		if wide := parsed.Wide(); wide != "" && reason == "network.allow" {
 			return nil, fmt.Errorf("%w: %s: %q is too wide: %s", ErrRefused, reason, text, wide)
 		}
-		out = append(out, Rule{parsed.String(), reason})
+		out = append(out, Rule{Resource: parsed.String(), Reason: reason})
 	}
 	return out, nil
 }

@@ -45,21 +45,41 @@ type question struct {
 // questions lists what is asked from inside each sandbox.
 func (p Plan) questions(agentCheck string) map[pair.Role][]question {
 	git := fmt.Sprintf("https://%s/%s.git/info/refs?service=git-receive-pack", p.Host, p.Repo)
-	repo := fmt.Sprintf("https://%s/repos/%s", apiHost(p.Host), p.Repo)
+	api := fmt.Sprintf("https://%s/repos/", apiHost(p.Host))
 	if p.Host == apiHost(p.Host) {
-		repo = fmt.Sprintf("https://%s/api/v3/repos/%s", p.Host, p.Repo)
+		api = fmt.Sprintf("https://%s/api/v3/repos/", p.Host)
 	}
 	agent := []question{{"push is blocked", git, wantBlocked}, {"another host is blocked", "https://" + otherHost(p.Agent) + "/", wantBlocked}}
 	if agentCheck != "" {
 		agent = append(agent, question{"own credential is accepted", agentCheck, wantAccepted})
 	}
-	github := []question{{"own credential is accepted", repo, wantAccepted}, {"another host is blocked", "https://" + otherHost(p.GitHub) + "/", wantBlocked}}
+	github := []question{{"own credential is accepted", api + p.Repo, wantAccepted}, {"another host is blocked", "https://" + otherHost(p.GitHub) + "/", wantBlocked}}
 	for _, host := range p.Agent.Secret.Hosts {
 		if covering(p.GitHub.Allow, host) == "" {
 			github = append(github, question{"the model is blocked: " + host, "https://" + host + "/", wantBlocked})
 		}
 	}
+	if byPath(p.Agent, apiHost(p.Host)) {
+		agent = append(agent, question{"the repository's API is blocked", api + p.Repo, wantBlocked})
+	}
+	if byPath(p.GitHub, apiHost(p.Host)) {
+		github = append(github, question{"another repository's API is blocked", api + "github/docs", wantBlocked})
+	}
 	return map[pair.Role][]question{pair.RoleAgent: agent, pair.RoleGitHub: github}
+}
+
+// byPath reports whether the role reaches host by path rules alone.
+func byPath(s Spec, host string) bool {
+	found := false
+	for _, r := range s.Allow {
+		if hostPart(r.Resource) == host {
+			if r.Path == "" {
+				return false
+			}
+			found = true
+		}
+	}
+	return found
 }
 
 // otherHost names a host that exists and that the role may not reach. It has to exist: an unknown name fails where

@@ -3,6 +3,7 @@ package sbx
 import (
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // This file is the one reader of the engine's prose. Each wording has a fixture or a test with the place where it was
@@ -89,7 +90,8 @@ type question struct {
 	kinds  []error
 }
 
-func questions() []question {
+// questions gives the list; it is compiled when it is first needed, which is after a failure.
+var questions = sync.OnceValue(func() []question {
 	q := func(re, remedy string, kinds ...error) question {
 		return question{regexp.MustCompile(`(?i)` + re), remedy, kinds}
 	}
@@ -109,7 +111,7 @@ func questions() []question {
 		q(`Enter secret:`, "give the value by a command: sbx secret set-custom --command"),
 		q(`.*(?:\(y/N\)|\(Y/n\)|\[y/N\]|\[Y/n\]):?`, "run the same command by hand in a terminal"),
 	}
-}
+})
 
 // maxPromptText bounds the text that is searched for a question; one is never far from the end of a stream.
 const maxPromptText = 16 << 10

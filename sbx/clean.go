@@ -56,17 +56,19 @@ func escapeLen(in []byte) int {
 	}
 	switch in[1] {
 	case '[': // CSI: parameters and intermediates, then one final byte
-		for i := 2; i < len(in) && i < 64; i++ {
+		i := 2
+		for ; i < len(in) && i < 64; i++ {
 			if in[i] >= 0x40 && in[i] <= 0x7e {
 				return i + 1
 			}
 			if in[i] < 0x20 || in[i] > 0x3f {
-				return i
+				break
 			}
 		}
-		return 2
+		return i
 	case ']', 'P', '^', '_': // OSC and other strings: up to BEL or ESC \
-		for i := 2; i < len(in) && i < maxEscape; i++ {
+		i := 2
+		for ; i < len(in) && i < maxEscape; i++ {
 			if in[i] == 0x07 {
 				return i + 1
 			}
@@ -77,10 +79,10 @@ func escapeLen(in []byte) int {
 				return i
 			}
 			if in[i] == '\n' {
-				return i
+				break
 			}
 		}
-		return 2
+		return i
 	case '(', ')', '*', '+', '#', ' ':
 		return min(3, len(in))
 	}

@@ -5,7 +5,6 @@ type Feature string
 
 // Features that this package branches on.
 const (
-	FeatureVersionJSON   Feature = "version --json"
 	FeatureCreatePublish Feature = "published ports at create"
 	FeatureDenyNetwork   Feature = "network denial at create"
 	FeatureCreateEnv     Feature = "environment at create"
@@ -23,7 +22,6 @@ const (
 	FeatureDaemonRestart Feature = "daemon restart"
 	FeatureCloud         Feature = "hosted sandboxes (--cloud)"
 	FeatureSkillsOff     Feature = "skills kept away at create"
-	FeatureTemplateForce Feature = "template rm --force"
 	FeatureResolve       Feature = "host name overrides and a test certificate authority"
 )
 
@@ -38,7 +36,6 @@ type gate struct {
 // coverage notes, measurements on 0.38, 0.39 and 0.47; see fixtures/sbx/README.md for the sources.
 func gates() map[Feature]gate {
 	return map[Feature]gate{
-		FeatureVersionJSON:   {minor: 42, source: "release 0.42"},
 		FeatureCreatePublish: {minor: 37, source: "release 0.37"},
 		FeatureDenyNetwork:   {minor: 38, source: "release 0.38"},
 		FeatureCreateEnv:     {minor: 39, source: "measured on 0.39"},
@@ -56,7 +53,6 @@ func gates() map[Feature]gate {
 		FeatureDaemonRestart: {minor: 38, source: "release 0.38"},
 		FeatureCloud:         {minor: 42, source: "release 0.42"},
 		FeatureSkillsOff:     {minor: 37, source: "release 0.37"},
-		FeatureTemplateForce: {minor: 45, source: "docs of 0.45"},
 		FeatureResolve:       {local: true, source: "sbx-local"},
 	}
 }

@@ -233,6 +233,7 @@ func (c *Client) createArgs(ctx context.Context, op string, spec CreateSpec) (ar
 		return asked
 	}
 
+	want(c.cloud, FeatureCloud)
 	args = []string{"--name", spec.Name}
 	if spec.CPUs > 0 {
 		args = append(args, "--cpus", strconv.Itoa(spec.CPUs))

@@ -8,23 +8,39 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 
 	"github.com/sbxpair/sbxpair/cmd/sbx-local/command"
 	"github.com/sbxpair/sbxpair/engine/guest"
 )
 
-// Stamped by the build: -ldflags "-X main.version=… -X main.revision=…".
-var (
-	version  = "dev"
-	revision = "0000000000000000000000000000000000000000"
-)
+// stamp is set by the linker (-X main.stamp=…) from git; a plain go build leaves it empty.
+var stamp string
+
+// version and revision of this program: the stamp, and the commit that the Go toolchain noted, as far as they are known.
+func version() (version, revision string) {
+	version, revision = "dev", "unknown"
+	if stamp != "" {
+		version, revision = stamp, stamp
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				revision = s.Value
+			}
+		}
+	}
+	return version, revision
+}
 
 func main() {
 	args := os.Args[1:]
@@ -49,6 +65,9 @@ func isRunscChild(argv0 string) bool {
 }
 
 func run(args []string) int {
+	// What our caller left open (a lock, a pipe that somebody reads to its end) is not for the daemon and the sandboxes,
+	// which outlive us. Kernels before 5.11 cannot; there it stays as it is.
+	unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	syscall.Umask(0o022) // a sandbox's root file system is for all its users, whatever the caller's umask
 	self, err := os.Executable()
 	if err != nil {
@@ -67,6 +86,7 @@ func run(args []string) int {
 			cancel(&command.SignalError{Signal: int(s.(syscall.Signal))})
 		}
 	}()
+	version, revision := version()
 	return command.Run(ctx, command.Environment{
 		Args: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv,
 		Self: self, Version: version, Revision: revision,

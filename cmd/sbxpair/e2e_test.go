@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -135,7 +136,7 @@ func TestRunEndToEnd(t *testing.T) {
 	// The calls of one pair, on an engine whose policy is set up already: the design allows twelve.
 	second := sbxpair(t, s, runArgs(s)...)
 	second.want(t, 0)
-	if n := engineCalls(t, second); n > 10 { // and two to choose the engine
+	if n := engineCalls(t, second); n > 12 {
 		t.Errorf("a pair cost %d engine calls", n)
 	}
 }
@@ -355,6 +356,53 @@ func TestPruneAfterKill(t *testing.T) {
 	sbxpair(t, s, "prune", "--force").want(t, 0, "is dead")
 }
 
+// The proxy is killed while the agent works: the run ends with its own outcome or gets over it, and leaves nothing.
+func TestKilledProxy(t *testing.T) {
+	s := open(t, stage.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	if err := awaitPhase(ctx, s.State, events.PhaseExecute, ended); err != nil {
+		t.Fatal(err)
+	}
+	pid := daemon(t, s)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if code := cmd.ProcessState.ExitCode(); code != 0 && code != 1 && code != 4 {
+		t.Errorf("exit code %d, want done, failed or engine trouble\n%s", code, stderr.String())
+	}
+	t.Logf("exit code %d\n%s", cmd.ProcessState.ExitCode(), stderr.String())
+}
+
+// daemon returns the process id of the stage's engine daemon.
+func daemon(t *testing.T, s *stage.Stage) int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		cmdline, _ := os.ReadFile(file)
+		environ, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "environ"))
+		if bytes.Contains(cmdline, []byte("sbx-local\x00daemon")) && bytes.Contains(environ, []byte("XDG_STATE_HOME="+s.State)) {
+			var pid int
+			fmt.Sscanf(file, "/proc/%d/cmdline", &pid)
+			return pid
+		}
+	}
+	t.Fatal("the engine has no daemon")
+	return 0
+}
+
 // What the agent does or does not do decides the outcome, not its exit code.
 func TestOutcomes(t *testing.T) {
 	say := func(text string) model.Step { return model.Step{Text: text, Usage: model.Usage{Input: 10, Output: 1}} }
@@ -397,6 +445,23 @@ func TestBadInput(t *testing.T) {
 		}
 		sbxpair(t, s, runArgs(s)...).want(t, 2, "slugify.sh")
 		sbxpair(t, s, "run", "--repo", "a/b/c", "--dir", s.Work, "x").want(t, 2, "OWNER/NAME")
+	})
+	t.Run("no disk", func(t *testing.T) {
+		if os.Getuid() != 0 {
+			t.Skip("mounting a small file system needs root")
+		}
+		s := open(t, stage.Options{})
+		small := filepath.Join(s.Dir, "small")
+		if err := os.Mkdir(small, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Mount("tmpfs", small, "tmpfs", 0, "size=64k,mode=0700"); err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Unmount(small, syscall.MNT_DETACH)
+		full := *s
+		full.Env = append(slices.Clone(s.Env), "XDG_STATE_HOME="+small)
+		sbxpair(t, &full, runArgs(s)...).want(t, 4, "no space left")
 	})
 	t.Run("no engine", func(t *testing.T) {
 		s := open(t, stage.Options{Config: map[string]any{"engine": map[string]any{"kind": "sbx", "path": "/nowhere/sbx"}}})

@@ -137,7 +137,7 @@ func limits(e *engine.Engine) check {
 }
 
 func writable(st *engine.State) check {
-	for _, dir := range []string{st.Dir, st.Runtime} {
+	for _, dir := range []string{st.Dir, filepath.Dir(st.Runtime)} {
 		f, err := os.CreateTemp(dir, "diagnose-*")
 		if err != nil {
 			return check{"Directory permissions", "fail", "not writable", err.Error(), "", "Storage"}

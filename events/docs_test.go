@@ -1,0 +1,102 @@
+package events_test
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/sbxpair/sbxpair/events"
+)
+
+var update = flag.Bool("update", false, "write docs/reference/events.md")
+
+const page = "../docs/reference/events.md"
+
+// TestReferencePageIsCurrent holds that the published schema is the one in the code: every payload with its fields.
+// Rewrite it with -update.
+func TestReferencePageIsCurrent(t *testing.T) {
+	want := render(t)
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(page)
+	if err != nil || string(have) != want {
+		t.Errorf("%s is not what the code says (%v); run: go test ./events -run Reference -update", page, err)
+	}
+}
+
+// kinds maps the name of each payload type to its event's type.
+func kinds() map[string]string {
+	m := map[string]string{}
+	for _, p := range []events.Payload{
+		events.RunStarted{}, events.PhaseStarted{}, events.PhaseEnded{}, events.Planned{}, events.EngineCall{}, events.Proof{},
+		events.AgentActed{}, events.AgentEnded{}, events.Verified{}, events.EndState{}, events.Gated{}, events.Delivered{},
+		events.Blocked{}, events.Noted{}, events.Released{}, events.RunEnded{},
+	} {
+		m[reflect.TypeOf(p).Name()] = p.Kind()
+	}
+	return m
+}
+
+func render(t *testing.T) string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "payloads.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	b.WriteString("# Events\n\nGenerated from package events. A run's folder holds `events.jsonl`: one JSON object a line, written as things happen and\n" +
+		"readable meanwhile. Every line has\n\n| field | meaning |\n| --- | --- |\n| `seq` | number of the line, from 1, without gaps |\n| `time` | UTC |\n" +
+		"| `run` | run id |\n| `type` | one of the types below |\n| `data` | the fields of that type; credential values are masked as `***` |\n" +
+		"| `prev` | SHA-256 of the line before, in hex; empty in the first |\n\n`receipt.json` beside it pins the number of lines and the hash of the last one, so that a cut or altered log shows.\n" +
+		"Durations end in `_ns` and count nanoseconds.\n")
+	known := kinds()
+	for _, decl := range file.Decls {
+		gen, ok := decl.(*ast.GenDecl)
+		if !ok || gen.Tok != token.TYPE {
+			continue
+		}
+		spec := gen.Specs[0].(*ast.TypeSpec)
+		fields, ok := spec.Type.(*ast.StructType)
+		if !ok {
+			continue
+		}
+		title := "`" + known[spec.Name.Name] + "`"
+		if known[spec.Name.Name] == "" {
+			title = spec.Name.Name // a part of another payload
+		}
+		delete(known, spec.Name.Name)
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | type | |\n| --- | --- | --- |\n", title, strings.TrimSpace(strings.ReplaceAll(gen.Doc.Text(), "\n", " ")))
+		for _, f := range fields.Fields.List {
+			name, _, _ := strings.Cut(reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json"), ",")
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, typeName(f.Type), strings.TrimSpace(f.Comment.Text()))
+		}
+	}
+	for name := range known {
+		t.Errorf("payload %s is not in payloads.go", name)
+	}
+	return b.String()
+}
+
+func typeName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return map[string]string{"string": "string", "int": "number", "int64": "number", "bool": "boolean", "any": "object", "Phase": "string"}[e.Name] +
+			map[bool]string{true: e.Name}[e.Name == "Probe"]
+	case *ast.ArrayType:
+		return "list of " + typeName(e.Elt)
+	case *ast.StarExpr:
+		return typeName(e.X) + " or absent"
+	case *ast.SelectorExpr:
+		return "number"
+	}
+	return "?"
+}
