@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -93,11 +94,11 @@ func TestRepositoryFileOnlyNarrows(t *testing.T) {
 		"network: {allow: [evil.test]}", "engine: {path: /tmp/x}", "agent: {token: {command: [sh]}}", "gate: {maxFiles: 11}",
 		"gate: {protectMode: allow}", "gate: {maxFiles: 0}", "github: {repo: evil/evil}", "local: {upstreamCA: /x}", "agent: {mounts: [{path: /}]}",
 	} {
-		if _, err := config.Repository([]byte(text), user.Config); !errors.Is(err, config.ErrInvalid) {
+		if _, err := config.Repository(repository(t, text), user.Config); !errors.Is(err, config.ErrInvalid) {
 			t.Errorf("%s was accepted: %v", text, err)
 		}
 	}
-	own, err := config.Repository([]byte("network: {deny: [worse.test]}\ngate: {maxFiles: 5}\nverify: [sh test.sh]\n"), user.Config)
+	own, err := config.Repository(repository(t, "network: {deny: [worse.test]}\ngate: {maxFiles: 5}\nverify: [sh test.sh]\n"), user.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,5 +108,34 @@ func TestRepositoryFileOnlyNarrows(t *testing.T) {
 	}
 	if c := loaded.Config; len(c.Network.Deny) != 2 || c.Gate.MaxFiles != 5 || len(c.Verify) != 1 {
 		t.Errorf("narrowed to %+v %+v %v", c.Network, c.Gate, c.Verify)
+	}
+}
+
+func repository(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, config.RepositoryFile), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A stranger may have written the repository's file, and made it anything that is not a file.
+func TestRepositoryFileIsAPlainSmallFile(t *testing.T) {
+	for name, make := range map[string]func(path string) error{
+		"link to a device": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"folder":           func(path string) error { return os.Mkdir(path, 0o700) },
+		"huge file":        func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("# x\n"), 1<<16), 0o600) },
+	} {
+		dir := t.TempDir()
+		if err := make(filepath.Join(dir, config.RepositoryFile)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := config.Repository(dir, config.Default()); !errors.Is(err, config.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+	if l, err := config.Repository(t.TempDir(), config.Default()); err != nil || len(l.Values) != 0 {
+		t.Errorf("no file: %v, %v", l, err)
 	}
 }

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"gopkg.in/yaml.v3"
 )
@@ -108,9 +111,41 @@ func parse(name string, text []byte) (Layer, error) {
 	return Layer{name, values}, nil
 }
 
-// Repository reads the repository's own file. It may narrow a run and never widen it: only verify commands (which
-// run inside the sandbox) where nobody else set them, denied hosts, protected paths and lower limits.
-func Repository(text []byte, under Config) (Layer, error) {
+// maxRepositoryFile bounds the repository's file, which a stranger may have written.
+const maxRepositoryFile = 64 << 10
+
+// readRepository reads the repository's file if there is one. Only a plain file counts: a link could lead to a device
+// without end, or to a file of the user's.
+func readRepository(dir string) ([]byte, error) {
+	path := filepath.Join(dir, RepositoryFile)
+	info, err := os.Lstat(path)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxRepositoryFile {
+		return nil, fmt.Errorf("it is not a plain file of at most %d bytes", maxRepositoryFile)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if opened, err := file.Stat(); err != nil || !os.SameFile(info, opened) {
+		return nil, errors.New("it changed while it was read")
+	}
+	return io.ReadAll(io.LimitReader(file, maxRepositoryFile))
+}
+
+// Repository reads the file of the repository in dir; there need be none. It may narrow a run and never widen it: only
+// verify commands (which run inside the sandbox) where nobody else set them, denied hosts, protected paths and lower limits.
+func Repository(dir string, under Config) (Layer, error) {
+	text, err := readRepository(dir)
+	if err != nil {
+		return Layer{}, fmt.Errorf("%w: read %s: %w", ErrInvalid, RepositoryFile, err)
+	}
 	layer, err := parse(RepositoryFile, text)
 	if err != nil {
 		return Layer{}, err

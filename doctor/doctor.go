@@ -1,17 +1,21 @@
-// Package doctor answers, before a run, whether a run would start: engine, policy, secrets, tokens, leftovers. Each
-// check has an id, one of four verdicts, and what to do.
+// Package doctor answers, before a run, whether a run would start: engine, policy, secrets, tokens, machine, leftovers.
+// Each check has an id, one of four verdicts, the behaviour that depends on it, and what to do.
 //
-// These checks look from outside and make no sandbox: they are called shallow, and a shallow green does not promise that
-// a model accepts a token (sbx-releases#595). That is what a run's own proof is for.
+// The shallow checks look from outside, need no sandbox and no engine, and change nothing. A shallow green does not
+// promise that a model accepts a token (sbx-releases#595). The deep ones make a pair as a run does, lease first, take a
+// run's own proof, ask further questions from inside, and always remove the pair: a green deep report means that a run
+// will start.
+//
+// A check that could not be made is [Unknown], tried once more before that, and never remembered. [Import] turns
+// recorded engine calls into fixtures; the package conformance below this one compares engines.
 package doctor
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"slices"
 	"strings"
+	"time"
 
 	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/pair"
@@ -38,13 +42,27 @@ type Check struct {
 	ID      string  `json:"id"`
 	Verdict Verdict `json:"verdict"`
 	Detail  string  `json:"detail"`
-	Remedy  string  `json:"remedy,omitempty"`
+	Affects string  `json:"affects"`          // the behaviour that depends on it
+	Remedy  string  `json:"remedy,omitempty"` // a command to paste where there is one
+	Fix     string  `json:"fix,omitempty"`    // what [Fixes] would do about it; empty if that is not safe to do unasked
+	Cached  bool    `json:"cached,omitempty"` // an earlier answer about the same engine and settings
 }
+
+// The depths of a report.
+const (
+	Shallow = "shallow" // nothing was asked from inside a sandbox
+	Deep    = "deep"
+)
 
 // Report is the answers in the order of the questions.
 type Report struct {
-	Depth  string  `json:"depth"` // "shallow": nothing was asked from inside a sandbox
-	Checks []Check `json:"checks"`
+	Depth  string         `json:"depth"`
+	Engine pair.EngineRef `json:"engine,omitzero"` // zero if none can be used
+	Checks []Check        `json:"checks"`
+	// Drift lists the deep checks that came out otherwise with another version of the engine, under the same settings.
+	Drift []Drift `json:"drift,omitempty"`
+
+	fixes []Fix
 }
 
 // Err is nil unless a check is bad; it then matches [ErrRed] and names them.
@@ -61,153 +79,137 @@ func (r Report) Err() error {
 	return fmt.Errorf("%w: %s", ErrRed, strings.Join(bad, ", "))
 }
 
-// Options is what Examine looks at.
-type Options struct {
-	Config config.Config
-	Locate sbx.LocateOptions
-	Store  *pair.Store
-	Lookup func(string) (string, bool)
-}
-
-// Examine makes every check. It changes nothing, and goes on after a bad one.
-func Examine(ctx context.Context, o Options) Report {
-	e := &examination{}
-	e.tokens(ctx, o)
-	e.program("git", "sbxpair copies the checkout with it")
-	engine, err := sbx.Locate(ctx, o.Locate)
-	if err != nil {
-		e.add(Check{"engine", Bad, err.Error(), sbx.Hint(err)})
-		return Report{"shallow", e.checks}
-	}
-	e.engine(engine)
-	client := engine.Client()
-	e.policy(ctx, client, engine)
-	e.globals(ctx, client)
-	e.sshAgent(ctx, client, engine)
-	e.leftovers(ctx, client, engine, o)
-	return Report{"shallow", e.checks}
-}
-
-type examination struct{ checks []Check }
-
-func (e *examination) add(c Check) { e.checks = append(e.checks, c) }
-
-// undecided notes that a check could not be made, with the reason.
-func (e *examination) undecided(id string, err error) {
-	e.add(Check{id, Unknown, "could not check: " + err.Error(), sbx.Hint(err)})
-}
-
-func (e *examination) tokens(ctx context.Context, o Options) {
-	_, err := provision.ResolveCredentials(ctx, o.Config.Agent.Token, o.Config.GitHub.Token, o.Lookup)
-	if err != nil {
-		e.add(Check{"tokens", Bad, strings.ReplaceAll(err.Error(), "\n", "; "), "sbxpair config show; docs/how-to/tokens.md"})
-		return
-	}
-	e.add(Check{"tokens", OK, "both are there, differ, and have the right shape", ""})
-}
-
-func (e *examination) program(name, why string) {
-	path, err := exec.LookPath(name)
-	if err != nil {
-		e.add(Check{name, Bad, "not found: " + why, "install " + name})
-		return
-	}
-	e.add(Check{name, OK, path, ""})
-}
-
-func (e *examination) engine(engine sbx.Engine) {
-	detail := engine.Reason
-	if engine.Version.Isolation != "" {
-		detail += "; isolation: " + engine.Version.Isolation
-	}
-	e.add(Check{"engine", OK, detail, ""})
-	for _, r := range engine.Rejected {
-		e.add(Check{"engine " + r.Kind, Warn, "not taken: " + r.Err.Error(), r.Remedy})
-	}
-	if engine.Version.Mismatch() {
-		e.add(Check{"engine versions", Warn, fmt.Sprintf("command %s, daemon %s", engine.Version.Client, engine.Version.Server),
-			"restart the daemon when nothing runs: sbx daemon restart"})
-	}
-}
-
-func (e *examination) policy(ctx context.Context, client *sbx.Client, engine sbx.Engine) {
-	rules, err := client.PolicyList(ctx, "")
-	switch {
-	case errors.Is(err, sbx.ErrPolicyUninitialised) && engine.Kind == sbx.EngineLocal:
-		e.add(Check{"policy", OK, "not set up yet; the first run sets it to deny-all", ""})
-		return
-	case errors.Is(err, sbx.ErrPolicyUninitialised):
-		e.add(Check{"policy", Bad, "the engine's network policy is not set up", "sbx policy init deny-all"})
-		return
-	case err != nil:
-		e.undecided("policy", err)
-		return
-	}
-	var wide []string
-	for _, r := range rules {
-		if r.Sandbox == "" && r.Decision == sbx.Allow && !r.Inactive && strings.HasPrefix(r.ResourceType, "network") {
-			wide = append(wide, r.Resources...)
+// Check returns the check with that id.
+func (r Report) Check(id string) (Check, bool) {
+	for _, c := range r.Checks {
+		if c.ID == id {
+			return c, true
 		}
 	}
-	if len(wide) > 0 {
-		shown := wide[:min(len(wide), 3)]
-		e.add(Check{"policy", Warn, fmt.Sprintf("global rules open %d resources to every sandbox (%s, …); a run that can reach a host it must not is refused", len(wide), strings.Join(shown, ", ")),
-			"a preset of deny-all is the right one for pairs"})
-		return
-	}
-	e.add(Check{"policy", OK, "nothing is open to every sandbox", ""})
+	return Check{}, false
 }
 
-func (e *examination) globals(ctx context.Context, client *sbx.Client) {
-	list, err := client.SecretList(ctx)
+// Options is what Examine looks at.
+type Options struct {
+	Config  config.Config
+	Locate  sbx.LocateOptions
+	Store   *pair.Store
+	State   string                               // sbxpair's folder of state
+	Home    string                               // the user's; "" leaves out what is looked for there
+	Dir     string                               // checkout whose origin names the repository where the configuration does not
+	Path    string                               // list of folders in which other programs called sbx are looked for
+	Lookup  func(string) (string, bool)          // reads the environment
+	Reach   func(pair.EngineRef) *sbx.Client     // client of an engine that a lease names; nil: leases of other engines are left out
+	Limit   time.Duration                        // of one question; 0 means 30 s
+	Version string                               // of sbxpair
+	Client  func(e sbx.Engine, o ...sbx.Option) *sbx.Client // nil means e.Client
+
+	Deep     bool
+	Fresh    bool         // ask again what is remembered
+	Progress func(string) // told what is being done; nil is fine
+}
+
+func (o Options) limit() time.Duration {
+	if o.Limit > 0 {
+		return o.Limit
+	}
+	return 30 * time.Second
+}
+
+// Examine makes every check and goes on after a bad one. Without Deep it changes nothing.
+func Examine(ctx context.Context, o Options) Report {
+	e := &examination{Options: o, ctx: ctx}
+	e.tokens()
+	e.git()
+	e.machine()
+	e.path()
+	engine, usable := e.engine()
+	if engine.Path != "" {
+		e.about(engine, usable)
+	}
+	e.leftovers(engine, usable)
+	if usable {
+		e.report.Engine = e.ref(engine)
+	}
+	e.report.Depth = Shallow
+	if o.Deep {
+		e.deep(engine, usable)
+	}
+	return e.report
+}
+
+// examination is one Examine. It holds its context because it is one call's state, passed to no one.
+type examination struct {
+	Options
+	ctx    context.Context
+	report Report
+	creds  provision.Credentials
+	fit    bool // both credentials can work, by their shape
+}
+
+func (e *examination) say(format string, args ...any) {
+	if e.Progress != nil {
+		e.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+func (e *examination) add(c Check) {
+	c.Affects = affects(c.ID)
+	e.report.Checks = append(e.report.Checks, c)
+}
+
+// fix notes that a check has a remedy that is safe to carry out.
+func (e *examination) fix(f Fix) string {
+	e.report.fixes = append(e.report.fixes, f)
+	return f.What
+}
+
+// ask makes one check. An error means that it could not be made; it is then tried once more, and after that the answer
+// is that nobody knows: a probe without an answer says nothing about what it probes.
+func (e *examination) ask(id string, do func(context.Context) (Check, error)) Check {
+	c := attempt(e.ctx, e.limit(), id, do)
+	e.add(c)
+	return c
+}
+
+func attempt(ctx context.Context, limit time.Duration, id string, do func(context.Context) (Check, error)) Check {
+	once := func() (Check, error) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return do(ctx)
+	}
+	c, err := once()
+	if err != nil && ctx.Err() == nil && worthRepeating(err) {
+		c, err = once()
+	}
 	if err != nil {
-		e.undecided("global secrets", err)
-		return
+		c = undecided(err)
 	}
-	list = slices.DeleteFunc(list, func(s sbx.Secret) bool { return !s.Global() || s.Type == sbx.SecretRegistry })
-	var names []string
-	bad := false
-	for _, s := range list {
-		names = append(names, strings.TrimSpace(string(s.Type)+" "+s.Name+s.Env))
-		// A global github secret is shadowed by the pair's own scoped ones; any other would reach both sandboxes.
-		bad = bad || s.Type != sbx.SecretService || s.Name != "github"
-	}
-	switch {
-	case bad:
-		e.add(Check{"global secrets", Bad, "every sandbox is given: " + strings.Join(names, ", ") + "; that breaks the split", "scope them to the sandboxes that need them: sbx secret set --sandbox NAME …"})
-	case len(names) > 0:
-		e.add(Check{"global secrets", Warn, strings.Join(names, ", ") + " is global; a pair's own scoped secrets stand in its place", ""})
-	default:
-		e.add(Check{"global secrets", OK, "none", ""})
-	}
+	c.ID = id
+	return c
 }
 
-func (e *examination) sshAgent(ctx context.Context, client *sbx.Client, engine sbx.Engine) {
-	const id = "ssh agent"
-	if engine.Kind == sbx.EngineLocal {
-		e.add(Check{id, OK, "the local engine forwards none", ""})
-		return
+// worthRepeating leaves out the failures that the same call would meet again at once.
+func worthRepeating(err error) bool {
+	for _, kind := range []error{sbx.ErrKeyring, sbx.ErrUnsupported, sbx.ErrNotSignedIn, sbx.ErrNotInstalled, sbx.ErrInvalid, sbx.ErrPrompt} {
+		if errors.Is(err, kind) {
+			return false
+		}
 	}
-	s, err := client.Setting(ctx, "ssh.agentForwardingEnabled")
-	switch {
-	case err != nil:
-		e.undecided(id, err)
-	case s.Value == "false":
-		e.add(Check{id, OK, "forwarding is off", ""})
-	default:
-		e.add(Check{id, Warn, "the engine forwards the SSH agent of whoever started its daemon or a sandbox; a run is refused if keys show up inside",
-			"sbx settings set ssh.agentForwardingEnabled false && sbx daemon restart"})
-	}
+	return true
 }
 
-func (e *examination) leftovers(ctx context.Context, client *sbx.Client, engine sbx.Engine, o Options) {
-	found, err := pair.FindLeftovers(ctx, client, o.Store, pair.EngineRef{Kind: engine.Kind, AppName: o.Config.Engine.AppName})
+// undecided is a check that could not be made, with the reason. What has a check of its own is named, not repeated.
+func undecided(err error) Check {
 	switch {
-	case err != nil:
-		e.undecided("leftovers", err)
-	case len(found) > 0:
-		e.add(Check{"leftovers", Warn, fmt.Sprintf("%d runs left something behind", len(found)), "sbxpair prune"})
-	default:
-		e.add(Check{"leftovers", OK, "none", ""})
+	case errors.Is(err, sbx.ErrKeyring):
+		return Check{Verdict: Unknown, Detail: "could not check: no key store (see engine.keyring)"}
+	case errors.Is(err, sbx.ErrNotSignedIn):
+		return Check{Verdict: Unknown, Detail: "could not check: not signed in (see engine.login)"}
+	case errors.Is(err, sbx.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		return Check{Verdict: Unknown, Detail: "could not check: " + oneLine(err.Error()), Remedy: "sbx daemon status; then, when nothing else runs: sbx daemon restart"}
 	}
+	return Check{Verdict: Unknown, Detail: "could not check: " + oneLine(err.Error()), Remedy: sbx.Hint(err)}
 }
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

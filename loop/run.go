@@ -72,29 +72,31 @@ type Result struct {
 // Up makes and proves a pair for the checkout and leaves it in place: the first half of [Run], by itself. If any of it
 // fails, nothing is left.
 func Up(ctx context.Context, req Request) (Result, error) {
-	r := &run{req: req, started: time.Now(), id: pair.NewRunID(time.Now()), upOnly: true}
-	err := r.do(ctx)
-	r.result.Took = time.Since(r.started)
-	r.result.Outcome = Outcome(err)
-	if err == nil {
-		r.result.Outcome = "up"
-	} else {
-		r.result.Reason = err.Error()
-	}
-	return r.result, err
+	return start(ctx, req, true)
 }
 
 // Run carries out one run. The result is filled as far as the run got also beside an error. The error matches one of
 // this package's, or of the package that refused; it matches [pair.ErrLeft] if something may not be cleaned up.
 func Run(ctx context.Context, req Request) (Result, error) {
-	r := &run{req: req, started: time.Now(), id: pair.NewRunID(time.Now())}
+	return start(ctx, req, false)
+}
+
+func start(ctx context.Context, req Request, upOnly bool) (Result, error) {
+	r := &run{req: req, started: time.Now(), id: pair.NewRunID(time.Now()), upOnly: upOnly}
 	err := r.do(ctx)
-	r.result.Took = time.Since(r.started)
-	r.result.Outcome = Outcome(err)
-	if err != nil {
-		r.result.Reason = err.Error()
-	}
+	r.conclude(err)
 	return r.result, err
+}
+
+// conclude fills in how the run ended.
+func (r *run) conclude(err error) {
+	r.result.Took, r.result.Outcome, r.result.Reason = time.Since(r.started), Outcome(err), ""
+	switch {
+	case err != nil:
+		r.result.Reason = err.Error()
+	case r.upOnly:
+		r.result.Outcome = "up"
+	}
 }
 
 // Outcome is the one word for how a run ended.
@@ -229,11 +231,8 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 	} else {
 		err = errors.Join(err, r.release(ctx, err))
 	}
-	ended := events.RunEnded{Outcome: Outcome(err), Took: time.Since(r.started)}
-	if err != nil {
-		ended.Error = err.Error()
-	}
-	r.log.Emit(ended)
+	r.conclude(err)
+	r.log.Emit(events.RunEnded{Outcome: r.result.Outcome, Error: r.result.Reason, Took: r.result.Took})
 	err = errors.Join(err, r.receipt(), r.log.Close())
 	if panicked != nil {
 		panic(panicked)

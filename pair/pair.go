@@ -189,11 +189,14 @@ func FindLeftovers(ctx context.Context, engine Engine, store *Store, ref EngineR
 	return found, leaseErr
 }
 
+// pruneLimit bounds the removal of one leftover.
+const pruneLimit = 2 * time.Minute
+
 // Prune removes the given leftovers and closes their leases. It goes on after a failure; the error matches [ErrLeft].
 func Prune(ctx context.Context, engine Engine, store *Store, leftovers []Leftover) error {
 	var errs []error
 	for _, left := range leftovers {
-		if err := removeAll(ctx, engine, left.Run.Names()); err != nil {
+		if err := attach(engine, store, left.Run).Undo.Unwind(ctx, pruneLimit/2, pruneLimit); err != nil {
 			errs = append(errs, fmt.Errorf("run %s: %w", left.Run, err))
 			continue
 		}

@@ -161,8 +161,15 @@ func TestFieldReports(t *testing.T) {
 		if other, _ := pair.FindLeftovers(t.Context(), &engine{}, store, pair.EngineRef{Kind: "sbx-local"}); len(other) != 0 {
 			t.Errorf("another engine's leases were taken up: %+v", other)
 		}
+		credential := pair.Attach(e, store, lease(orphan, dead())).CredentialFile()
+		if err := os.WriteFile(credential, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if err := pair.Prune(t.Context(), e, store, found); err != nil {
 			t.Fatal(err)
+		}
+		if _, err := os.Stat(credential); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the orphan's credential file is still there: %v", err)
 		}
 		if want := slices.Concat(alive.Names(), kept.Names(), []string{"not-ours"}); !slices.Equal(e.boxes, want) {
 			t.Errorf("left %v, want %v", e.boxes, want)

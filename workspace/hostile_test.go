@@ -98,6 +98,7 @@ func TestHostileCheckout(t *testing.T) {
 		{"fsmonitor", `git config core.fsmonitor "$CANARY.sh"`, nil},
 		{"hooks", `mkdir -p .git/hooks; for h in post-checkout reference-transaction post-index-change pre-commit; do cp "$CANARY.sh" .git/hooks/$h; done`, nil},
 		{"filters", `echo '* filter=x' >.gitattributes; git add .; git commit -qm f; git config filter.x.clean "$CANARY.sh"; git config filter.x.smudge "$CANARY.sh"; git config filter.x.process "$CANARY.sh"; touch -d '2020-01-01' a.txt sub/b.txt`, nil},
+		{"filters in the work tree's own configuration", `echo '* filter=x' >.gitattributes; git add .; git commit -qm f; git config extensions.worktreeConfig true; git config --worktree filter.x.clean "$CANARY.sh"; git config --worktree filter.x.process "$CANARY.sh"; touch -d '2020-01-01' a.txt sub/b.txt`, nil},
 		{"filter with an equals sign", `echo '* filter=x=y' >.gitattributes; git add .; git commit -qm f; git config filter.x=y.clean "$CANARY.sh"; touch -d '2020-01-01' a.txt`, nil},
 		{"promisor with an ext remote", `git config remote.o.url "ext::$CANARY.sh"; git config remote.o.promisor true; git config extensions.partialClone o; git config protocol.ext.allow always; rm -rf .git/objects/??`, workspace.ErrPartialClone},
 		{"upload-pack hook", `git config uploadpack.packObjectsHook "$CANARY.sh"`, nil},

@@ -472,9 +472,10 @@ func (w *Workspace) refuseSubmodules(ctx context.Context, g git, r gitRun) error
 
 var promisor = regexp.MustCompile(`^remote\..*\.promisor$`)
 
-// settings reads the checkout's own configuration. Keys are in git's canonical form.
+// settings reads the checkout's own configuration, that of its work tree included (extensions.worktreeConfig), which
+// --local would leave out. Keys are in git's canonical form.
 func (g git) settings(ctx context.Context, r gitRun) (map[string]string, error) {
-	out, err := g.do(ctx, r, "config", "--local", "--includes", "--null", "--list")
+	out, err := g.do(ctx, r, "config", "--includes", "--null", "--list")
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/adrg/xdg"
 	charm "github.com/charmbracelet/log"
@@ -53,30 +54,41 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	return exitCode(err)
 }
 
-// onSignal returns a context that the first SIGINT, SIGTERM or SIGHUP cancels with a [*signalError] as its cause. A second signal leaves
-// at once with [exitLeft]; what is left then is on record, and prune finds it.
+// again is how long after the first signal a second one counts as a person's. timeout(1) and a closing terminal send
+// theirs to the process and to its group at the same moment.
+const again = 100 * time.Millisecond
+
+// onSignal returns a context that the first SIGINT, SIGTERM or SIGHUP cancels with a [*signalError] as its cause. A second SIGINT or
+// SIGTERM leaves at once with [exitLeft]; what is left then is on record, and prune finds it. A closed pipe on standard
+// output or error ends nothing: it must not keep a run from cleaning up.
 func onSignal(parent context.Context, a *app) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
-	caught := make(chan os.Signal, 2)
+	caught, pipe := make(chan os.Signal, 4), make(chan os.Signal, 1)
 	signal.Notify(caught, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(pipe, syscall.SIGPIPE) // not Ignore, which programs that we start would inherit
 	done := make(chan struct{})
 	go func() {
-		select {
-		case first := <-caught:
-			cancel(&signalError{first})
-			fmt.Fprintf(a.stderr, "sbxpair: %s signal received; cleaning up (again to leave at once; then run: sbxpair prune)\n", first)
-		case <-done:
-			return
-		}
-		select {
-		case <-caught:
-			fmt.Fprintln(a.stderr, "sbxpair: left at once; what may be left is on record: sbxpair ls, sbxpair prune")
-			os.Exit(exitLeft)
-		case <-done:
+		var first time.Time
+		for {
+			select {
+			case <-done:
+				return
+			case got := <-caught:
+				switch {
+				case first.IsZero():
+					first = time.Now()
+					cancel(&signalError{got})
+					fmt.Fprintf(a.stderr, "sbxpair: %s signal received; cleaning up (again to leave at once; then run: sbxpair prune)\n", got)
+				case got != syscall.SIGHUP && time.Since(first) >= again:
+					fmt.Fprintln(a.stderr, "sbxpair: left at once; what may be left is on record: sbxpair ls, sbxpair prune")
+					os.Exit(exitLeft)
+				}
+			}
 		}
 	}()
 	return ctx, func() {
 		signal.Stop(caught)
+		signal.Stop(pipe)
 		close(done)
 		cancel(nil)
 	}
@@ -188,17 +200,11 @@ func (a *app) settings(flags map[string]any) (config.Loaded, error) {
 		return config.Loaded{}, err
 	}
 	layers := []config.Layer{user}
-	text, err := os.ReadFile(filepath.Join(a.dir, config.RepositoryFile))
-	switch {
-	case err == nil:
-		repository, err := config.Repository(text, under.Config)
-		if err != nil {
-			return config.Loaded{}, err
-		}
-		layers = append(layers, repository)
-	case !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
-		return config.Loaded{}, fmt.Errorf("%w: read %s: %w", config.ErrInvalid, config.RepositoryFile, err)
+	repository, err := config.Repository(a.dir, under.Config)
+	if err != nil {
+		return config.Loaded{}, err
 	}
+	layers = append(layers, repository)
 	environment, err := config.Environment(os.Environ(), "SBXPAIR_RECORD")
 	if err != nil {
 		return config.Loaded{}, err

@@ -1,0 +1,448 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/sbx"
+)
+
+// engine chooses as a run would. Where none can be used it returns the first that is at least there, so that more can be
+// said about it: path is "" if there is none at all.
+func (e *examination) engine() (engine sbx.Engine, usable bool) {
+	var rejected []sbx.Rejected
+	e.ask("engine", func(ctx context.Context) (Check, error) {
+		found, err := sbx.Locate(ctx, e.Locate)
+		if none, ok := errors.AsType[*sbx.NoEngineError](err); ok {
+			rejected = none.Rejected
+			if unanswered(err) {
+				return Check{}, err // it may answer the second time
+			}
+			return Check{Verdict: Bad, Detail: oneLine(err.Error()), Remedy: remedies(rejected)}, nil
+		}
+		if err != nil {
+			return Check{}, err
+		}
+		engine, usable, rejected = found, true, found.Rejected
+		detail := found.Reason
+		if found.Version.Isolation != "" {
+			detail += "; isolation: " + found.Version.Isolation
+		}
+		return Check{Verdict: OK, Detail: detail}, nil
+	})
+	for _, r := range rejected {
+		c := Check{ID: "engine." + r.Kind, Verdict: Warn, Detail: "not taken: " + oneLine(r.Err.Error()), Remedy: r.Remedy}
+		if errors.Is(r.Err, sbx.ErrNotInstalled) {
+			c.Verdict = OK // there is nothing to mend about what nobody installed
+		}
+		e.add(c)
+		there := r.Path != "" && !errors.Is(r.Err, sbx.ErrForeignTool) && !errors.Is(r.Err, sbx.ErrNotInstalled)
+		if there && engine.Path == "" {
+			engine = sbx.Engine{Kind: r.Kind, Path: r.Path}
+		}
+	}
+	return engine, usable
+}
+
+// unanswered reports a failure that says nothing about the engine: a probe that was cut off, not one that said no.
+func unanswered(err error) bool {
+	for _, kind := range []error{sbx.ErrTimeout, sbx.ErrConnectionLost, sbx.ErrDaemon, context.DeadlineExceeded} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+func remedies(rejected []sbx.Rejected) string {
+	var list []string
+	for _, r := range rejected {
+		if r.Remedy != "" {
+			list = append(list, r.Kind+": "+r.Remedy)
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
+// client reaches the engine that is looked at. Where it was rejected, its version may not be known.
+func (e *examination) client(engine sbx.Engine, usable bool) *sbx.Client {
+	switch {
+	case usable && e.Client != nil:
+		return e.Client(engine)
+	case usable:
+		return engine.Client()
+	}
+	return sbx.New(engine.Path, e.Locate.Client...)
+}
+
+func (e *examination) ref(engine sbx.Engine) pair.EngineRef {
+	return pair.EngineRef{Kind: engine.Kind, Path: engine.Path, Version: engine.Version.Client.String(),
+		Isolation: engine.Version.Isolation, AppName: e.Config.Engine.AppName}
+}
+
+// about asks everything about one engine that can be asked without making a sandbox.
+func (e *examination) about(engine sbx.Engine, usable bool) {
+	client := e.client(engine, usable)
+	e.version(client)
+	state := e.daemon(client, engine)
+	store := e.login(client, engine)
+	e.keyring(client, engine, store)
+	e.policy(client, engine)
+	e.globals(client)
+	e.sshAgent(client, engine, state)
+}
+
+func (e *examination) version(client *sbx.Client) {
+	e.ask("engine.version", func(ctx context.Context) (Check, error) {
+		v, err := client.Version(ctx)
+		if err != nil {
+			return Check{}, err
+		}
+		c := Check{Verdict: OK, Detail: v.String()}
+		if v.EngineVersion != "" {
+			c.Detail += " (sbx-local " + v.EngineVersion + ")"
+		}
+		switch {
+		case v.ServerState == "running" && !v.Server.IsZero():
+			c.Detail += "; daemon " + v.Server.String()
+		case v.ServerState != "":
+			c.Detail += "; daemon " + v.ServerState
+		}
+		switch {
+		case v.Mismatch():
+			c.Verdict, c.Remedy = Warn, "when nothing runs in it: sbx daemon restart"
+			c.Detail += ": they differ, and the engine will ask to restart, which stops every sandbox"
+		case v.Untested():
+			c.Verdict = Warn
+			c.Detail += "; newer than the newest that sbxpair was tested with, sbx " + sbx.Newest().String()
+			c.Remedy = "sbxpair doctor --conformance shows what is different"
+		}
+		return c, nil
+	})
+}
+
+func (e *examination) daemon(client *sbx.Client, engine sbx.Engine) sbx.DaemonState {
+	var state sbx.DaemonState
+	e.ask("engine.daemon", func(ctx context.Context) (Check, error) {
+		var err error
+		state, err = client.DaemonStatus(ctx)
+		switch {
+		case errors.Is(err, sbx.ErrNotSignedIn): // it answered: what is missing is the login
+			return Check{Verdict: OK, Detail: "up; it wants a login"}, nil
+		case err != nil:
+			return Check{}, err
+		case !state.Running:
+			return Check{Verdict: OK, Detail: "not running; it starts when it is needed"}, nil
+		}
+		return Check{Verdict: OK, Detail: "running at " + state.Socket}, nil
+	})
+	return state
+}
+
+// login asks for something that needs the login, and returns the key store's failure, if that is what stands in the way.
+func (e *examination) login(client *sbx.Client, engine sbx.Engine) (store error) {
+	if engine.Kind == sbx.EngineLocal {
+		e.add(Check{ID: "engine.login", Verdict: OK, Detail: "not needed"})
+		return nil
+	}
+	e.ask("engine.login", func(ctx context.Context) (Check, error) {
+		err := client.CheckSignedIn(ctx)
+		switch {
+		case err == nil:
+			return Check{Verdict: OK, Detail: "signed in to Docker"}, nil
+		case errors.Is(err, sbx.ErrNotSignedIn):
+			return Check{Verdict: Bad, Detail: oneLine(err.Error()), Remedy: "sbx login"}, nil
+		case errors.Is(err, sbx.ErrKeyring):
+			store = err
+		}
+		return Check{}, err
+	})
+	return store
+}
+
+// keyring makes one finding of what an engine says in three ways: login, secrets and start all fail without a key store,
+// each in other words (sbx-releases#186).
+func (e *examination) keyring(client *sbx.Client, engine sbx.Engine, store error) {
+	if engine.Kind == sbx.EngineLocal {
+		e.add(Check{ID: "engine.keyring", Verdict: OK, Detail: "sbx-local keeps secrets in files of its state folder that only you can read, while a pair lives"})
+		return
+	}
+	e.ask("engine.keyring", func(ctx context.Context) (Check, error) {
+		if store == nil {
+			// The listing is asked directly: it is the cheapest verb that opens the store.
+			if _, err := client.SecretList(ctx); errors.Is(err, sbx.ErrKeyring) {
+				store = err
+			} else if err != nil {
+				return Check{}, err
+			}
+		}
+		plain := filepath.Join(e.Home, ".config", "com.docker.sandboxes") // sbx's fallback on Linux
+		switch {
+		case store != nil:
+			return Check{Verdict: Bad, Detail: "no key store: " + oneLine(store.Error()), Remedy: sbx.Hint(store)}, nil
+		case runtime.GOOS == "linux" && e.Home != "" && holdsFiles(plain):
+			return Check{Verdict: Warn, Detail: "no key store is used: secrets are plain files below " + plain, Remedy: "unlock or install a Secret Service (gnome-keyring, KWallet), then set the secrets again"}, nil
+		}
+		return Check{Verdict: OK, Detail: "the engine can open its store of secrets"}, nil
+	})
+}
+
+func holdsFiles(dir string) bool {
+	found := false
+	filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Type().IsRegular() {
+			found = true
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return found
+}
+
+func (e *examination) policy(client *sbx.Client, engine sbx.Engine) {
+	initialised := true
+	e.ask("policy.preset", func(ctx context.Context) (Check, error) {
+		rules, err := client.PolicyList(ctx, "")
+		switch {
+		case errors.Is(err, sbx.ErrPolicyUninitialised) && engine.Kind == sbx.EngineLocal:
+			initialised = false
+			fix := e.fix(Fix{ID: "policy.preset", What: "set sbx-local's global network policy to deny-all", do: func(ctx context.Context, _ Options) error {
+				return client.PolicyInit(ctx, sbx.PresetDenyAll)
+			}})
+			return Check{Verdict: OK, Detail: "not set up yet; the first run sets it to deny-all", Fix: fix}, nil
+		case errors.Is(err, sbx.ErrPolicyUninitialised):
+			initialised = false
+			return Check{Verdict: Bad, Detail: "the engine's network policy is not set up", Remedy: "sbx policy init deny-all"}, nil
+		case err != nil:
+			return Check{}, err
+		}
+		return preset(rules), nil
+	})
+	if !initialised {
+		return
+	}
+	e.ask("policy.github", func(ctx context.Context) (Check, error) {
+		host := e.Config.GitHub.Host
+		verdict, err := client.PolicyCheck(ctx, "", host+":443")
+		switch {
+		case err != nil:
+			return Check{}, err
+		case verdict.Allowed:
+			return Check{Verdict: Warn, Detail: "the engine lets every sandbox reach " + host + "; a run's proof refuses that", Remedy: "sbx policy ls --wide shows by which rule; take it away, or deny it in network.deny"}, nil
+		}
+		return Check{Verdict: OK, Detail: "the engine denies " + host + " to a sandbox without rules of its own"}, nil
+	})
+}
+
+// preset says what the global rules are, as far as their names and resources tell.
+func preset(rules []sbx.Rule) Check {
+	name := "deny-all"
+	var wide []string
+	for _, r := range rules {
+		if r.Sandbox != "" || r.Decision != sbx.Allow || r.Inactive || !(r.ResourceType == "network" || r.ResourceType == "http") {
+			continue
+		}
+		wide = append(wide, r.Resources...)
+		if r.ResourceType == "http" {
+			for _, t := range r.HTTPTargets {
+				wide = append(wide, t.Host+t.Path)
+			}
+		}
+		switch {
+		case slices.Contains(r.Resources, "**"):
+			name = "allow-all"
+		case strings.HasPrefix(r.Name, "default-") && name == "deny-all":
+			name = "balanced"
+		}
+	}
+	if len(wide) == 0 {
+		return Check{Verdict: OK, Detail: "preset " + name + ": nothing is open to every sandbox"}
+	}
+	shown := strings.Join(wide[:min(len(wide), 3)], ", ")
+	if len(wide) > 3 {
+		shown += ", …"
+	}
+	if name == "deny-all" {
+		name = "deny-all with further rules"
+	}
+	c := Check{Verdict: Warn, Remedy: "the preset for pairs is deny-all; changing it (sbx policy reset, then sbx policy init deny-all) stops every sandbox"}
+	c.Detail = fmt.Sprintf("preset %s: global rules open %d resources to every sandbox (%s); a run that can reach a host it must not is refused", name, len(wide), shown)
+	if name == "allow-all" {
+		c.Verdict = Bad
+	}
+	return c
+}
+
+func (e *examination) globals(client *sbx.Client) {
+	e.ask("secrets.global", func(ctx context.Context) (Check, error) {
+		list, err := client.SecretList(ctx)
+		if err != nil {
+			return Check{}, err
+		}
+		list = slices.DeleteFunc(list, func(s sbx.Secret) bool { return !s.Global() || s.Type == sbx.SecretRegistry })
+		var names []string
+		bad := false
+		for _, s := range list {
+			names = append(names, strings.TrimSpace(string(s.Type)+" "+s.Name+s.Env))
+			// A global github secret is shadowed by the pair's own scoped ones; any other would reach both sandboxes.
+			bad = bad || s.Type != sbx.SecretService || s.Name != "github"
+		}
+		switch {
+		case bad:
+			return Check{Verdict: Bad, Detail: "every sandbox is given: " + strings.Join(names, ", ") + "; that breaks the split",
+				Remedy: "scope them to the sandboxes that need them: sbx secret set --sandbox NAME …"}, nil
+		case len(names) > 0:
+			return Check{Verdict: Warn, Detail: strings.Join(names, ", ") + " is global; a pair's own scoped secrets stand in its place",
+				Remedy: "take it away if nothing else needs it: sbx secret rm github"}, nil
+		}
+		return Check{Verdict: OK, Detail: "none"}, nil
+	})
+}
+
+// sshAgent asks the setting, and then the daemon's own environment: the daemon forwards what it was started with, so that
+// taking the variable away from the client changes nothing (sbx-releases#305).
+func (e *examination) sshAgent(client *sbx.Client, engine sbx.Engine, state sbx.DaemonState) {
+	const id = "ssh.agent"
+	if engine.Kind == sbx.EngineLocal {
+		e.add(Check{ID: id, Verdict: OK, Detail: "the local engine forwards none"})
+		return
+	}
+	const remedy = "sbx settings set ssh.agentForwardingEnabled false && env -u SSH_AUTH_SOCK sbx daemon restart (it stops every sandbox)"
+	e.ask(id, func(ctx context.Context) (Check, error) {
+		s, err := client.Setting(ctx, "ssh.agentForwardingEnabled")
+		if err != nil {
+			return Check{}, err
+		}
+		if on, isBool := s.Value.(bool); isBool && !on || s.Value == "false" {
+			return Check{Verdict: OK, Detail: "forwarding is off"}, nil
+		}
+		pid, held, known := holder(state.Socket, "SSH_AUTH_SOCK")
+		switch {
+		case known && held != "":
+			return Check{Verdict: Warn, Remedy: remedy, Detail: fmt.Sprintf("forwarding is on, and the daemon (process %d) holds the agent socket, not this shell: taking SSH_AUTH_SOCK away here has no effect; a run is refused if keys show up inside", pid)}, nil
+		case known:
+			return Check{Verdict: OK, Detail: fmt.Sprintf("forwarding is on, but the daemon (process %d) was started without an agent, and sbxpair hands on none", pid)}, nil
+		}
+		return Check{Verdict: Warn, Remedy: remedy, Detail: "forwarding is on; whether the daemon was started with an agent socket cannot be seen; a run is refused if keys show up inside"}, nil
+	})
+}
+
+// leftovers looks for what outlived its run: on the engine that would be taken, on those that open leases name, and in our
+// own state.
+func (e *examination) leftovers(engine sbx.Engine, usable bool) {
+	type reach struct {
+		ref    pair.EngineRef
+		client *sbx.Client
+	}
+	var engines []reach
+	if engine.Path != "" {
+		engines = append(engines, reach{e.ref(engine), e.client(engine, usable)})
+	}
+	leases, leaseErr := e.Store.List()
+	for _, l := range leases {
+		known := slices.ContainsFunc(engines, func(r reach) bool { return r.ref.Same(l.Engine) })
+		if l.State == pair.Open && !known && e.Reach != nil {
+			engines = append(engines, reach{l.Engine, e.Reach(l.Engine)})
+		}
+	}
+	e.ask("leftovers.pairs", func(ctx context.Context) (Check, error) {
+		var runs []string
+		errs := []error{leaseErr}
+		for _, r := range engines {
+			found, err := pair.FindLeftovers(ctx, r.client, e.Store, r.ref)
+			errs = append(errs, err)
+			for _, left := range found {
+				runs = append(runs, fmt.Sprintf("%s (%s)", left.Run, left.Reason))
+			}
+		}
+		if len(runs) > 0 {
+			fix := e.fix(Fix{ID: "leftovers.pairs", What: "remove the sandboxes, secrets and rules of: " + strings.Join(runs, ", ") + " (sbxpair prune)", do: func(ctx context.Context, o Options) error {
+				for _, r := range engines {
+					found, err := pair.FindLeftovers(ctx, r.client, o.Store, r.ref)
+					if err == nil {
+						err = pair.Prune(ctx, r.client, o.Store, found)
+					}
+					if err != nil {
+						return err
+					}
+					for _, left := range found {
+						if err := os.RemoveAll(filepath.Join(o.Store.Dir(left.Run), "workspace")); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			}})
+			return Check{Verdict: Warn, Detail: fmt.Sprintf("%d runs left something behind: %s", len(runs), strings.Join(runs, ", ")), Remedy: "sbxpair prune", Fix: fix}, nil
+		}
+		if err := errors.Join(errs...); err != nil {
+			return Check{}, err
+		}
+		return Check{Verdict: OK, Detail: "none"}, nil
+	})
+	e.ask("leftovers.secrets", func(ctx context.Context) (Check, error) {
+		var names []string
+		var fixes []func(context.Context) error
+		for _, r := range engines {
+			list, err := r.client.SecretList(ctx)
+			if err != nil {
+				return Check{}, err
+			}
+			for _, s := range list {
+				run, _, ours := pair.ParseName(s.Sandbox)
+				if l, err := e.Store.Load(run); !ours || err == nil && l.State == pair.Open {
+					continue // an open lease's own secrets; where its owner is dead, prune takes them
+				}
+				names = append(names, s.Sandbox)
+				fixes = append(fixes, func(ctx context.Context) error { return r.client.SecretRemove(ctx, s) })
+			}
+		}
+		if len(names) == 0 {
+			return Check{Verdict: OK, Detail: "none"}, nil
+		}
+		names = slices.Compact(slices.Sorted(slices.Values(names)))
+		fix := e.fix(Fix{ID: "leftovers.secrets", What: "remove the secrets that are scoped to: " + strings.Join(names, ", "), do: func(ctx context.Context, _ Options) error {
+			var errs []error
+			for _, do := range fixes {
+				errs = append(errs, do(ctx))
+			}
+			return errors.Join(errs...)
+		}})
+		return Check{Verdict: Warn, Detail: "the engine still has secrets for sandboxes of runs that are over: " + strings.Join(names, ", "), Remedy: "sbxpair doctor --fix", Fix: fix}, nil
+	})
+	e.ask("leftovers.files", func(context.Context) (Check, error) {
+		if leaseErr != nil {
+			return Check{}, leaseErr
+		}
+		var files []string
+		for _, l := range leases {
+			file := filepath.Join(e.Store.Dir(l.Run), "credential") // see [pair.Pair.CredentialFile]
+			if _, err := os.Lstat(file); err == nil && (l.State == pair.Closed || l.Orphaned()) {
+				files = append(files, file)
+			}
+		}
+		if len(files) == 0 {
+			return Check{Verdict: OK, Detail: "none"}, nil
+		}
+		fix := e.fix(Fix{ID: "leftovers.files", What: "remove " + strings.Join(files, ", "), do: func(context.Context, Options) error {
+			var errs []error
+			for _, file := range files {
+				errs = append(errs, os.Remove(file))
+			}
+			return errors.Join(errs...)
+		}})
+		return Check{Verdict: Warn, Detail: "credential files of runs that are over: " + strings.Join(files, ", "), Remedy: "sbxpair doctor --fix", Fix: fix}, nil
+	})
+}
+
+// fixLimit bounds each fix.
+const fixLimit = 3 * time.Minute

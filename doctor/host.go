@@ -1,0 +1,164 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/sbxpair/sbxpair/sbx"
+)
+
+// What a pair needs, in bytes, where the configuration does not say.
+const (
+	mib          = 1 << 20
+	diskLow      = 3 << 30   // warn: sbx's first template takes 2.1 GB (measured by others, 0.39)
+	diskTooLow   = 512 * mib // a pair can hardly be made
+	memorySbx    = 1700 * mib
+	memoryLocal  = 256 * mib // an idle gVisor sandbox takes a fifth of this
+	memoryTooLow = 128 * mib // for each sandbox
+)
+
+// errUnsure is a question that this system has no answer to.
+var errUnsure = errors.New("this system does not tell")
+
+func (e *examination) git() {
+	e.ask("host.git", func(ctx context.Context) (Check, error) {
+		path, err := exec.LookPath("git")
+		if err != nil {
+			return Check{Verdict: Bad, Detail: "git is not installed", Remedy: "install git 2.32 or newer"}, nil
+		}
+		cmd := exec.CommandContext(ctx, path, "--version")
+		cmd.Env = []string{"LC_ALL=C"}
+		out, err := cmd.Output()
+		if err != nil {
+			return Check{}, fmt.Errorf("%s --version: %w", path, err)
+		}
+		version := sbx.ParseSemver(string(out))
+		switch {
+		case !version.Known():
+			return Check{}, fmt.Errorf("%s --version says %q", path, bytes.TrimSpace(out))
+		case version.Compare(sbx.ParseSemver("2.32.0")) < 0:
+			return Check{Verdict: Bad, Detail: fmt.Sprintf("git %s at %s is too old", version, path), Remedy: "install git 2.32 or newer"}, nil
+		}
+		return Check{Verdict: OK, Detail: fmt.Sprintf("git %s at %s", version, path)}, nil
+	})
+}
+
+func (e *examination) machine() {
+	e.ask("host.disk", func(context.Context) (Check, error) {
+		dir := existing(e.State)
+		free, err := freeDisk(dir)
+		if err != nil {
+			return Check{}, fmt.Errorf("free space of %s: %w", dir, err)
+		}
+		c := Check{Verdict: OK, Detail: fmt.Sprintf("%s free at %s", size(free), dir)}
+		switch {
+		case free < diskTooLow:
+			c.Verdict, c.Remedy = Bad, "free some space on the disk of "+dir+"; sbxpair prune removes what is ours"
+		case free < diskLow:
+			c.Verdict, c.Remedy = Warn, "free some space on the disk of "+dir
+		}
+		return c, nil
+	})
+	e.ask("host.memory", func(context.Context) (Check, error) {
+		free, err := freeMemory()
+		if err != nil {
+			return Check{}, err
+		}
+		each := uint64(memorySbx)
+		if e.Config.Engine.Kind == "local" || runtime.GOOS == "linux" && e.Config.Engine.Kind == "auto" {
+			each = memoryLocal
+		}
+		if m := e.Config.Sandbox.MemoryMiB; m > 0 {
+			each = uint64(m) * mib
+		}
+		c := Check{Verdict: OK, Detail: fmt.Sprintf("%s free; a pair takes about %s", size(free), size(2*each))}
+		switch {
+		case free < 2*memoryTooLow:
+			c.Verdict, c.Remedy = Bad, "end other programs, or: sbxpair prune"
+		case free < 2*each:
+			c.Verdict, c.Remedy = Warn, "end other programs, or set sandbox.memoryMiB lower"
+		}
+		return c, nil
+	})
+}
+
+// existing is the nearest folder above dir that is there.
+func existing(dir string) string {
+	for {
+		if _, err := os.Stat(dir); err == nil || filepath.Dir(dir) == dir {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+func size(n uint64) string {
+	if n >= 1<<30 {
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	}
+	return fmt.Sprintf("%d MiB", n/mib)
+}
+
+// path looks at every program called sbx, since the name is not Docker's alone.
+func (e *examination) path() {
+	e.ask("engine.path", func(ctx context.Context) (Check, error) {
+		var docker, foreign []string
+		for _, file := range programs(e.Path) {
+			v, err := sbx.New(file, e.Locate.Client...).Version(ctx)
+			switch {
+			case err == nil && !v.IsLocal():
+				docker = append(docker, fmt.Sprintf("%s (%s)", file, v))
+			case err == nil, errors.Is(err, sbx.ErrForeignTool):
+				foreign = append(foreign, file)
+			default:
+				return Check{}, fmt.Errorf("%s does not tell its version: %w", file, err)
+			}
+		}
+		switch {
+		case len(foreign) > 0:
+			return Check{Verdict: Warn, Remedy: "put Docker's first on the path, or name it in engine.path",
+				Detail: "another tool has the name sbx: " + strings.Join(foreign, ", ") + "; Docker's: " + orNone(docker)}, nil
+		case len(docker) > 1:
+			return Check{Verdict: Warn, Remedy: "name one in engine.path", Detail: "there are several, of which the first is taken: " + strings.Join(docker, ", ")}, nil
+		case len(docker) == 0:
+			return Check{Verdict: OK, Detail: "no program on the path is called sbx"}, nil
+		}
+		return Check{Verdict: OK, Detail: "one program is called sbx: " + docker[0]}, nil
+	})
+}
+
+// programs lists the files called sbx that a shell would start, each once, the first of the path first.
+func programs(path string) []string {
+	name := "sbx"
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	var files []string
+	seen := map[string]bool{}
+	for _, dir := range filepath.SplitList(path) {
+		file := filepath.Join(dir, name)
+		info, err := os.Stat(file)
+		if dir == "" || err != nil || !info.Mode().IsRegular() || runtime.GOOS != "windows" && info.Mode().Perm()&0o111 == 0 {
+			continue
+		}
+		if real, err := filepath.EvalSymlinks(file); err == nil && !seen[real] {
+			seen[real] = true
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
+}
