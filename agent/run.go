@@ -80,9 +80,10 @@ const place = `umask 077; cd && mkdir -p "$(dirname "./$1")" && cat >"./$1"`
 //go:embed sweep.sh
 var sweepScript string
 
-// pulse adds up the processor time of the run's processes, in ticks.
-const pulse = `t=0; for f in $(grep -ls "SBXPAIR_STEP=$1" /proc/[0-9]*/environ); do
-s=; IFS= read -r s 2>/dev/null <"${f%/environ}/stat" || continue; set -- ${s##*) }; t=$((t + ${12} + ${13})); done; echo "$t"`
+// pulse adds up the processor time of the run's processes, in ticks, and says how many of them want a processor right now: on
+// a crowded machine they may have to wait for it.
+const pulse = `t=0 r=0; for f in $(grep -ls "SBXPAIR_STEP=$1" /proc/[0-9]*/environ); do
+s=; IFS= read -r s 2>/dev/null <"${f%/environ}/stat" || continue; set -- ${s##*) }; t=$((t + ${12} + ${13})); [ "$1" = R ] && r=$((r + 1)); done; echo "$t $r"`
 
 // Run runs t in the sandbox behind r and returns when all its processes are gone. The error is about the sandbox: that the
 // agent could not be started or the connection broke. What the agent did, and that it was stopped (by ctx too), is in the
@@ -316,16 +317,15 @@ func (w *idleWatch) check(ctx context.Context) (again time.Duration, silent bool
 	defer cancel()
 	var out bytes.Buffer
 	code, err := w.x.r.Run(ctx, Command{Argv: []string{"sh", "-c", pulse, "sh", w.x.mark}, User: "root", Dir: "/", Stdout: &capped{w: &out, left: 1 << 10}})
-	ticks, perr := strconv.ParseInt(strings.TrimSpace(out.String()), 10, 64)
+	var ticks, running int64
+	_, perr := fmt.Sscan(out.String(), &ticks, &running)
 	if err != nil || code != 0 || perr != nil {
 		return 0, true // it does not answer, and the agent has been silent
 	}
 	now := time.Now()
-	if !w.asked.IsZero() {
-		// A waiting Node process uses about half a per cent of a processor; a tick is 10 ms.
-		if ticks-w.ticks < max(5, int64(2*now.Sub(w.asked).Seconds())) {
-			return 0, true
-		}
+	// A waiting Node process uses about half a per cent of a processor; a tick is 10 ms.
+	if !w.asked.IsZero() && running == 0 && ticks-w.ticks < max(2, int64(now.Sub(w.asked).Seconds())) {
+		return 0, true
 	}
 	w.asked, w.ticks = now, ticks
 	return idle / 2, false

@@ -144,8 +144,8 @@ func TestFieldReports(t *testing.T) {
 		}
 	})
 	t.Run("R235 busy and silent", func(t *testing.T) {
-		res := fake(t, t.Context(), newHost(t), `end=$(($(date +%s) + 4)); while [ $(date +%s) -lt $end ]; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; done; `+done, nil,
-			agent.Options{Limits: agent.Limits{Idle: time.Second, Grace: time.Second}})
+		res := fake(t, t.Context(), newHost(t), `sleep 6 & p=$!; while kill -0 $p 2>/dev/null; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; done; `+done, nil,
+			agent.Options{Limits: agent.Limits{Idle: 2 * time.Second, Grace: time.Second}})
 		if res.Stop != "" || agent.Judge(res, true).Outcome != agent.Succeeded {
 			t.Errorf("%+v", res)
 		}

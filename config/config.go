@@ -27,10 +27,12 @@ type Config struct {
 	Agent   Agent    `yaml:"agent" json:"agent"`
 	GitHub  GitHub   `yaml:"github" json:"github"`
 	Verify  []string `yaml:"verify" json:"verify"` // shell commands, run in the agent sandbox
-	Network Network  `yaml:"network" json:"network"`
-	Gate    Gate     `yaml:"gate" json:"gate"`
-	Limits  Limits   `yaml:"limits" json:"limits"`
-	Local   Local    `yaml:"local" json:"local"`
+	// VerifyIn is delivered (a fresh checkout of what would be delivered) or workspace (the agent's own folder).
+	VerifyIn string  `yaml:"verifyIn" json:"verifyIn"`
+	Network  Network `yaml:"network" json:"network"`
+	Gate     Gate    `yaml:"gate" json:"gate"`
+	Limits   Limits  `yaml:"limits" json:"limits"`
+	Local    Local   `yaml:"local" json:"local"`
 }
 
 // Engine chooses the program that makes sandboxes.
@@ -126,11 +128,12 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 // Default returns the built-in values.
 func Default() Config {
 	return Config{
-		Engine:  Engine{Kind: "auto"},
-		Agent:   Agent{Name: "copilot", Strategy: "auto", Token: secrets.Source{Env: "COPILOT_GITHUB_TOKEN"}},
-		GitHub:  GitHub{Host: "github.com", BranchPrefix: "sbxpair/", Draft: true, Strategy: "auto", Token: secrets.Source{Env: "GH_TOKEN"}},
-		Network: Network{Rules: "auto"},
-		Gate:    Gate{MaxFiles: 100, MaxPatchKiB: 1024, ProtectMode: "block"},
+		Engine:   Engine{Kind: "auto"},
+		Agent:    Agent{Name: "copilot", Strategy: "auto", Token: secrets.Source{Env: "COPILOT_GITHUB_TOKEN"}},
+		GitHub:   GitHub{Host: "github.com", BranchPrefix: "sbxpair/", Draft: true, Strategy: "auto", Token: secrets.Source{Env: "GH_TOKEN"}},
+		Network:  Network{Rules: "auto"},
+		VerifyIn: "delivered",
+		Gate:     Gate{MaxFiles: 100, MaxPatchKiB: 1024, ProtectMode: "block"},
 		Limits: Limits{
 			Run: Duration(time.Hour), Execute: Duration(30 * time.Minute), Idle: Duration(10 * time.Minute),
 			Verify: Duration(10 * time.Minute), Release: Duration(2 * time.Minute),
@@ -156,6 +159,7 @@ func (c Config) Validate() error {
 	oneOf("agent.name", c.Agent.Name, "copilot")
 	oneOf("agent.strategy", c.Agent.Strategy, "auto", "service", "custom")
 	oneOf("github.strategy", c.GitHub.Strategy, "auto", "service")
+	oneOf("verifyIn", c.VerifyIn, "delivered", "workspace")
 	oneOf("network.rules", c.Network.Rules, "auto", "paths", "hosts")
 	oneOf("gate.protectMode", c.Gate.ProtectMode, "block", "allow")
 	if c.GitHub.Repo != "" && !repoName.MatchString(c.GitHub.Repo) {
@@ -172,6 +176,9 @@ func (c Config) Validate() error {
 			bad("agent.mounts", "%q is not an absolute path", m.Path)
 		}
 	}
+	if c.Gate.MaxFiles < 1 || c.Gate.MaxPatchKiB < 1 {
+		bad("gate", "maxFiles %d and maxPatchKiB %d must be at least 1", c.Gate.MaxFiles, c.Gate.MaxPatchKiB)
+	}
 	if c.Sandbox.CPUs < 0 || c.Sandbox.MemoryMiB < 0 {
 		bad("sandbox", "sizes cannot be negative")
 	}
@@ -183,7 +190,11 @@ func (c Config) Validate() error {
 		resources []string
 	}{{"network.allow", c.Network.Allow}, {"network.deny", c.Network.Deny}} {
 		for _, res := range list.resources {
-			if _, err := policy.ParseResource(res); err != nil {
+			parsed, err := policy.ParseResource(res)
+			if err == nil && list.key == "network.allow" {
+				err = parsed.Openable()
+			}
+			if err != nil {
 				bad(list.key, "%v", err)
 			}
 		}

@@ -51,6 +51,9 @@ func Load(layers ...Layer) (Loaded, error) {
 		}
 	}
 	var loaded Loaded
+	if err := eachAlone(base, source); err != nil {
+		return Loaded{}, err
+	}
 	text, err := yaml.Marshal(nest(base))
 	if err != nil {
 		return Loaded{}, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -60,6 +63,23 @@ func Load(layers ...Layer) (Loaded, error) {
 	}
 	loaded.Source = source
 	return loaded, loaded.Config.Validate()
+}
+
+// eachAlone decodes every value that some layer set by itself, so that a wrong one is named with its key and layer.
+func eachAlone(values map[string]any, source map[string]string) error {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if source[key] == "default" {
+			continue
+		}
+		text, err := yaml.Marshal(nest(map[string]any{key: values[key]}))
+		if err == nil {
+			err = yaml.Unmarshal(text, new(Config))
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %s (%s): %w", ErrInvalid, key, source[key], err)
+		}
+	}
+	return nil
 }
 
 // Entry is one value of the configuration and where it came from.

@@ -36,7 +36,7 @@ func nearest(name string, err error) error {
 
 func unknownKey(where, key string, known []string) error {
 	slices.Sort(known)
-	best, bestDistance := "", 1+len(key)/2
+	best, bestDistance := "", 2+len(key)/6
 	for _, k := range known {
 		if d := distance(strings.ToLower(key), strings.ToLower(k)); d < bestDistance {
 			best, bestDistance = k, d

@@ -174,7 +174,7 @@ func repository(ctx context.Context, client *github.Client, repo github.Repo) (C
 
 // push asks git's server for what it tells before a push. The server judges the token as for a push; nothing is sent.
 func (s *scratch) push(ctx context.Context, endpoint github.Endpoint, repo github.Repo) (Check, error) {
-	res, err := s.run(ctx, s.pair.GitHub, Spec{
+	res, err := s.run(ctx, s.pair.GitHub, command{
 		Argv: []string{"sh", "-c", `curl -sS --max-time 20 --proto =https --max-redirs 0 -A git/sbxpair-doctor -u "x-access-token:$SBXPAIR_PROBE_TOKEN" -o /dev/null -w '%{http_code}' "$1"`, "sh",
 			endpoint.CloneURL(repo) + "/info/refs?service=git-receive-pack"},
 		Env: []sbx.EnvVar{{Name: "SBXPAIR_PROBE_TOKEN", Value: s.plan.GitHub.Secret.Placeholder}},

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,11 +48,11 @@ func (e *examination) deep(engine sbx.Engine, usable bool) {
 		e.add(Check{ID: "pair", Verdict: Unknown, Detail: "nothing was asked from inside: " + why, Remedy: remedy})
 		return
 	}
-	name, settings := engineName(engine.Version), e.settings()
-	earlier := e.recall(engine.Kind, settings)
+	name, program, settings := engineName(engine.Version), programStamp(engine.Path), e.settings()
+	earlier := recall(e.State, subjectDeep, engine.Kind, settings)
 	now := time.Now()
 	for _, r := range earlier {
-		if !e.Fresh && r.Engine == name && r.stands(now) {
+		if !e.Fresh && r.Engine == name && r.Program == program && r.stands(now) {
 			for _, c := range r.Checks {
 				c.Cached = true
 				c.Affects = affects(c.ID)
@@ -71,7 +72,7 @@ func (e *examination) deep(engine sbx.Engine, usable bool) {
 		e.report.Depth = Deep
 	}
 	e.report.Drift = drift(checks, name, earlier)
-	if err := e.remember(remembered{Engine: name, Kind: engine.Kind, Settings: settings, At: now.UTC(), Checks: checks}); err != nil {
+	if err := remember(e.State, subjectDeep, remembered{Engine: name, Kind: engine.Kind, Program: program, Settings: settings, At: now.UTC(), Checks: checks}); err != nil {
 		e.say("the verdicts could not be kept: %v", err)
 	}
 }
@@ -235,15 +236,14 @@ func (s *scratch) question(id string, do func(context.Context) (Check, error)) C
 	return attempt(s.ctx, 2*s.limit(), id, do)
 }
 
-func (s *scratch) run(ctx context.Context, box *pair.Sandbox, spec Spec) (sbx.ExecResult, error) {
-	return box.Exec(ctx, sbx.ExecSpec{Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Redact: []secrets.Value{s.creds.Agent, s.creds.GitHub}, MaxCapture: 256 << 10})
+func (s *scratch) run(ctx context.Context, box *pair.Sandbox, c command) (sbx.ExecResult, error) {
+	return box.Exec(ctx, sbx.ExecSpec{Argv: c.Argv, Env: c.Env, Redact: []secrets.Value{s.creds.Agent, s.creds.GitHub}, MaxCapture: 256 << 10})
 }
 
-// Spec is what a question runs inside.
-type Spec struct {
+// A command is what a question runs inside.
+type command struct {
 	Argv []string
 	Env  []sbx.EnvVar
-	Dir  string
 }
 
 func (s *scratch) askAgent() []Check {
@@ -266,33 +266,35 @@ func (s *scratch) askAgent() []Check {
 
 // agentCLI asks the program for its version, in the way in which a run starts it.
 func (s *scratch) agentCLI(ctx context.Context) (Check, error) {
-	command := s.Config.Agent.Command
-	if len(command) == 0 {
-		command = []string{s.adapter.Program}
+	program := s.Config.Agent.Command
+	if len(program) == 0 {
+		program = []string{s.adapter.Program}
 	}
 	remedy := "docs/how-to/agent-cli.md: mount it (agent.mounts, agent.command) or use a template that has it"
-	res, err := s.run(ctx, s.pair.Agent, Spec{Argv: append(slices.Clone(command), "--version"),
+	res, err := s.run(ctx, s.pair.Agent, command{Argv: append(slices.Clone(program), "--version"),
 		Env: []sbx.EnvVar{{Name: s.plan.Agent.Secret.Env, Value: s.plan.Agent.Secret.Placeholder}, {Name: "NO_COLOR", Value: "1"}}})
 	switch {
 	case errors.Is(err, sbx.ErrLaunch):
-		return Check{Verdict: Bad, Detail: fmt.Sprintf("%s cannot be started in the agent sandbox: %s", command[0], oneLine(err.Error())), Remedy: remedy}, nil
+		return Check{Verdict: Bad, Detail: fmt.Sprintf("%s cannot be started in the agent sandbox: %s", program[0], oneLine(err.Error())), Remedy: remedy}, nil
 	case err != nil:
 		return Check{}, err
 	case res.Code != 0:
-		return Check{Verdict: Bad, Detail: fmt.Sprintf("%s --version ends with %d: %.200s", command[0], res.Code, oneLine(string(res.Stderr))), Remedy: remedy}, nil
+		return Check{Verdict: Bad, Detail: fmt.Sprintf("%s --version ends with %d: %.200s", program[0], res.Code, oneLine(string(res.Stderr))), Remedy: remedy}, nil
 	}
-	version := sbx.ParseSemver(string(res.Stdout))
-	if !version.Known() {
-		return Check{Verdict: Warn, Detail: fmt.Sprintf("%s does not say its version: %.100q", command[0], res.Stdout)}, nil
+	version := versionNumber.FindString(string(res.Stdout))
+	if version == "" {
+		return Check{Verdict: Warn, Detail: fmt.Sprintf("%s does not say its version: %.100q", program[0], res.Stdout)}, nil
 	}
-	return Check{Verdict: OK, Detail: fmt.Sprintf("%s %s (%s)", s.adapter.Name, version, command[0])}, nil
+	return Check{Verdict: OK, Detail: fmt.Sprintf("%s %s (%s)", s.adapter.Name, version, program[0])}, nil
 }
+
+var versionNumber = regexp.MustCompile(`[0-9]+(\.[0-9]+)+`)
 
 // overreach asks, with the agent's token and from the agent's sandbox, for the repository that only the other side may
 // write to. Nothing is written.
 func (s *scratch) overreach(ctx context.Context) (Check, error) {
 	url := apiURL(s.Config.GitHub.Host) + "/repos/" + s.plan.Repo
-	res, err := s.run(ctx, s.pair.Agent, Spec{
+	res, err := s.run(ctx, s.pair.Agent, command{
 		Argv: []string{"sh", "-c", `curl -sS --max-time 20 --proto =https --max-redirs 0 -A sbxpair-doctor -H "Authorization: Bearer $SBXPAIR_PROBE_TOKEN" -w '\n%{http_code}' "$1"`, "sh", url},
 		Env:  []sbx.EnvVar{{Name: "SBXPAIR_PROBE_TOKEN", Value: s.plan.Agent.Secret.Placeholder}},
 	})
@@ -327,7 +329,7 @@ func (s *scratch) overreach(ctx context.Context) (Check, error) {
 
 // workspace writes a file from inside and looks at it from here.
 func (s *scratch) workspace(ctx context.Context) (Check, error) {
-	res, err := s.run(ctx, s.pair.Agent, Spec{Argv: []string{"sh", "-c", `umask 077 && mkdir "$1/made-inside" && echo written >"$1/made-inside/file"`, "sh", sbx.GuestPath(s.dir)}})
+	res, err := s.run(ctx, s.pair.Agent, command{Argv: []string{"sh", "-c", `umask 077 && mkdir "$1/made-inside" && echo written >"$1/made-inside/file"`, "sh", sbx.GuestPath(s.dir)}})
 	if err != nil {
 		return Check{}, err
 	}
@@ -357,7 +359,7 @@ const (
 
 func (s *scratch) clock(ctx context.Context, box *pair.Sandbox) (Check, error) {
 	before := time.Now()
-	res, err := s.run(ctx, box, Spec{Argv: []string{"date", "+%s.%N"}})
+	res, err := s.run(ctx, box, command{Argv: []string{"date", "+%s.%N"}})
 	if err != nil {
 		return Check{}, err
 	}
@@ -409,7 +411,7 @@ echo asked
 `
 
 func (s *scratch) egress(ctx context.Context, box *pair.Sandbox) (Check, error) {
-	res, err := s.run(ctx, box, Spec{Argv: []string{"sh", "-c", egressScript}})
+	res, err := s.run(ctx, box, command{Argv: []string{"sh", "-c", egressScript}})
 	if err != nil {
 		return Check{}, err
 	}

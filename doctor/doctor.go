@@ -94,14 +94,14 @@ type Options struct {
 	Config  config.Config
 	Locate  sbx.LocateOptions
 	Store   *pair.Store
-	State   string                               // sbxpair's folder of state
-	Home    string                               // the user's; "" leaves out what is looked for there
-	Dir     string                               // checkout whose origin names the repository where the configuration does not
-	Path    string                               // list of folders in which other programs called sbx are looked for
-	Lookup  func(string) (string, bool)          // reads the environment
-	Reach   func(pair.EngineRef) *sbx.Client     // client of an engine that a lease names; nil: leases of other engines are left out
-	Limit   time.Duration                        // of one question; 0 means 30 s
-	Version string                               // of sbxpair
+	State   string                                          // sbxpair's folder of state
+	Home    string                                          // the user's; "" leaves out what is looked for there
+	Dir     string                                          // checkout whose origin names the repository where the configuration does not
+	Path    string                                          // list of folders in which other programs called sbx are looked for
+	Lookup  func(string) (string, bool)                     // reads the environment
+	Reach   func(pair.EngineRef) *sbx.Client                // client of an engine that a lease names; nil: leases of other engines are left out
+	Limit   time.Duration                                   // of one question; 0 means 30 s
+	Version string                                          // of sbxpair
 	Client  func(e sbx.Engine, o ...sbx.Option) *sbx.Client // nil means e.Client
 
 	Deep     bool

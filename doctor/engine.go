@@ -108,9 +108,6 @@ func (e *examination) version(client *sbx.Client) {
 			return Check{}, err
 		}
 		c := Check{Verdict: OK, Detail: v.String()}
-		if v.EngineVersion != "" {
-			c.Detail += " (sbx-local " + v.EngineVersion + ")"
-		}
 		switch {
 		case v.ServerState == "running" && !v.Server.IsZero():
 			c.Detail += "; daemon " + v.Server.String()

@@ -22,6 +22,7 @@ const memoryLife = 12 * time.Hour
 type remembered struct {
 	Engine   string    `json:"engine"` // such as "sbx 0.47.0"
 	Kind     string    `json:"kind"`
+	Program  string    `json:"program"`  // size and time of the engine's file: development builds share one version
 	Settings string    `json:"settings"` // digest of what the verdicts depend on
 	At       time.Time `json:"at"`
 	Checks   []Check   `json:"checks"` // without those that could not be made
@@ -52,15 +53,30 @@ func (e *examination) settings() string {
 
 // engineName is the engine with everything of its version that may change how it behaves.
 func engineName(v sbx.Version) string {
-	return strings.TrimSpace(strings.Join([]string{v.String(), v.EngineVersion, v.Isolation}, " "))
+	return strings.TrimSpace(v.String() + " " + v.Isolation)
 }
 
-func (e *examination) memoryDir() string { return filepath.Join(e.State, "doctor") }
+// programStamp tells one build of an engine from the next.
+func programStamp(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%d %d", info.Size(), info.ModTime().UnixNano())
+}
 
-// recall reads what earlier deep examinations under these settings found with this kind of engine, newest first. What
-// cannot be read is not remembered.
-func (e *examination) recall(kind, settings string) []remembered {
-	files, err := filepath.Glob(filepath.Join(e.memoryDir(), "deep-"+settings+"-*.json"))
+func memoryDir(state string) string { return filepath.Join(state, "doctor") }
+
+// What is remembered.
+const (
+	subjectDeep        = "deep"
+	subjectConformance = "conformance"
+)
+
+// recall reads what earlier examinations of the subject under these settings found with this kind of engine, newest first.
+// What cannot be read is not remembered.
+func recall(state, subject, kind, settings string) []remembered {
+	files, err := filepath.Glob(filepath.Join(memoryDir(state), subject+"-"+settings+"-*.json"))
 	if err != nil {
 		return nil
 	}
@@ -76,20 +92,21 @@ func (e *examination) recall(kind, settings string) []remembered {
 	return list
 }
 
-// remember keeps the verdicts of a deep examination. Unknown ones are not kept, so that they are asked again; nor is the
+// remember keeps the verdicts of an examination. Unknown ones are not kept, so that they are asked again; nor is the
 // whole then taken for an answer.
-func (e *examination) remember(r remembered) error {
+func remember(state, subject string, r remembered) error {
+	dir := memoryDir(state)
 	r.Checks = slices.DeleteFunc(slices.Clone(r.Checks), func(c Check) bool { return c.Verdict == Unknown })
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(e.memoryDir(), 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	name := sha256.Sum256([]byte(r.Engine))
-	path := filepath.Join(e.memoryDir(), fmt.Sprintf("deep-%s-%s-%x.json", r.Settings, r.Kind, name[:6]))
-	file, err := os.CreateTemp(e.memoryDir(), ".deep-*")
+	path := filepath.Join(dir, fmt.Sprintf("%s-%s-%s-%x.json", subject, r.Settings, r.Kind, name[:6]))
+	file, err := os.CreateTemp(dir, "."+subject+"-*")
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ fetch(url, {signal: AbortSignal.timeout(15000), headers: {'user-agent': 'sbxpair
   const first = said(e), proxy = process.env.HTTPS_PROXY || process.env.https_proxy;
   if (/CERT|SELF_SIGNED|ISSUER|certificate/i.test(first) || !proxy) { console.error(first); process.exit(1); }
   const via = new URL(proxy);
-  require('http').request({host: via.hostname, port: via.port, method: 'CONNECT', path: url.hostname + ':443', timeout: 15000}).on('connect', (res, socket) => {
+  require('http').request({host: via.hostname, port: via.port, method: 'CONNECT', path: url.hostname + ':443', headers: {host: url.hostname + ':443'}, timeout: 15000}).on('connect', (res, socket) => {
     const t = require('tls').connect({socket, servername: url.hostname}, () => { console.log('answered by hand; fetch: ' + first); process.exit(0); });
     t.on('error', e => { console.error(said(e)); process.exit(1); });
   }).on('error', e => { console.error(said(e)); process.exit(1); }).end();
@@ -81,8 +81,7 @@ exit 0`
 }
 
 func (s *scratch) trust(ctx context.Context, box *pair.Sandbox, p trustProbe) (Check, error) {
-	env := []sbx.EnvVar{}
-	res, err := s.run(ctx, box, Spec{Argv: p.argv, Env: env})
+	res, err := s.run(ctx, box, command{Argv: p.argv})
 	if err != nil && !errors.Is(err, sbx.ErrLaunch) {
 		return Check{}, err
 	}

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,6 +28,7 @@ const daemonTimeout = 15 * time.Second
 type DaemonStatus struct {
 	PID       int       `json:"pid"`
 	Version   string    `json:"version"`
+	Revision  string    `json:"revision"`
 	StartedAt time.Time `json:"started_at"`
 	Sandboxes int       `json:"sandboxes"` // with an open socket
 	Sessions  int       `json:"sessions"`
@@ -118,10 +120,17 @@ func (e *Engine) EnsureDaemon(ctx context.Context) error {
 }
 
 // A Session keeps the daemon alive while a command needs it. A session of an exec also tells the daemon what to kill in
-// the sandbox should this process end without closing it.
+// the sandbox should this process end without closing it, and brings back a daemon that died.
 type Session struct {
-	e    *Engine
-	conn net.Conn
+	e             *Engine
+	sandbox, mark string
+
+	mu     sync.Mutex
+	conn   net.Conn
+	closed bool
+
+	cancel context.CancelFunc // of keep
+	kept   chan struct{}      // closed when keep has ended; nil if it never ran
 }
 
 // Session opens a session, starting the daemon if none runs.
@@ -137,7 +146,7 @@ func (e *Engine) session(ctx context.Context, sandbox, mark string) (*Session, e
 	for {
 		conn, err := e.openSession(ctx, sandbox, mark)
 		if err == nil {
-			return &Session{e, conn}, nil
+			return &Session{e: e, sandbox: sandbox, mark: mark, conn: conn}, nil
 		}
 		if len(e.DaemonArgs) == 0 || !errors.Is(err, ErrDaemon) {
 			return nil, err
@@ -212,14 +221,93 @@ func (s *Session) Sync(ctx context.Context) error {
 	return s.e.request(ctx, http.MethodPost, "/sync", nil)
 }
 
-// Close ends the session in order: nothing is killed.
-func (s *Session) Close() {
-	io.WriteString(s.conn, sessionDone)
-	s.conn.Close()
+// rejoinEvery is how often a session without a daemon looks for one that it may not start itself.
+const rejoinEvery = 100 * time.Millisecond
+
+// keep starts watching the session until it is closed. When the daemon dies, it starts another at once and registers there,
+// so that the sandbox's way out is back and the loss of this process is still noticed. After a daemon that was told to stop
+// it starts none, but registers with the next one.
+func (s *Session) keep(ctx context.Context) {
+	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	s.kept = make(chan struct{})
+	go func() {
+		defer close(s.kept)
+		for {
+			told, lost := s.watch()
+			if !lost || s.rejoin(ctx, !told) != nil {
+				return
+			}
+		}
+	}()
 }
 
-// sessionDone is what a session says at its orderly end.
-const sessionDone = "done\n"
+// watch waits for the end of the connection. It is not lost if the end is ours; told: the daemon was told to stop.
+func (s *Session) watch() (told, lost bool) {
+	last, err := io.ReadAll(io.LimitReader(s.conn, int64(len(sessionBye))))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false, false
+	}
+	s.conn.Close()
+	s.conn = nil
+	return err == nil && string(last) == sessionBye, true
+}
+
+// rejoin registers the session again, with start by starting a daemon; the error is the end of ctx.
+func (s *Session) rejoin(ctx context.Context, start bool) error {
+	for {
+		conn, err := s.join(ctx, start)
+		if err == nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.closed {
+				io.WriteString(conn, sessionDone)
+				conn.Close()
+				return net.ErrClosed
+			}
+			s.conn = conn
+			return nil
+		}
+		if err := pause(ctx, rejoinEvery); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Session) join(ctx context.Context, start bool) (net.Conn, error) {
+	if start {
+		next, err := s.e.session(ctx, s.sandbox, s.mark)
+		if err != nil {
+			return nil, err
+		}
+		return next.conn, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	return s.e.openSession(ctx, s.sandbox, s.mark)
+}
+
+// Close ends the session in order: nothing is killed.
+func (s *Session) Close() {
+	s.mu.Lock()
+	s.closed = true
+	if s.conn != nil {
+		io.WriteString(s.conn, sessionDone)
+		s.conn.Close()
+	}
+	s.mu.Unlock()
+	if s.kept != nil {
+		s.cancel()
+		<-s.kept
+	}
+}
+
+// What the two ends of a session say at its orderly end: the client that it is done, the daemon that it was told to stop.
+const (
+	sessionDone = "done\n"
+	sessionBye  = "bye\n"
+)
 
 // pause waits, or returns the context's cause.
 func pause(ctx context.Context, d time.Duration) error {

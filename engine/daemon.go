@@ -26,9 +26,10 @@ type ProxyFunc func(ctx context.Context, l net.Listener, r Record) error
 
 // A Daemon owns the sockets of a state: its own, and one for each sandbox that runs.
 type Daemon struct {
-	Engine  *Engine
-	Proxy   ProxyFunc
-	Version string
+	Engine   *Engine
+	Proxy    ProxyFunc
+	Version  string
+	Revision string
 	// Idle ends the daemon when no sandbox runs and no session is open for so long; 0: it stays until it is told.
 	Idle time.Duration
 
@@ -200,7 +201,7 @@ func (d *Daemon) handler(ctx context.Context) http.Handler {
 func (d *Daemon) status() DaemonStatus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := DaemonStatus{PID: os.Getpid(), Version: d.Version, StartedAt: d.started, Sandboxes: len(d.proxies), SessionsOf: maps.Clone(d.sessions)}
+	s := DaemonStatus{PID: os.Getpid(), Version: d.Version, Revision: d.Revision, StartedAt: d.started, Sandboxes: len(d.proxies), SessionsOf: maps.Clone(d.sessions)}
 	for _, n := range d.sessions {
 		s.Sessions += n
 	}
@@ -240,7 +241,11 @@ func (d *Daemon) session(ctx context.Context, w http.ResponseWriter, r *http.Req
 		return
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	stop := context.AfterFunc(ctx, func() {
+		conn.SetWriteDeadline(time.Now().Add(time.Second))
+		io.WriteString(conn, sessionBye)
+		conn.Close()
+	})
 	defer stop()
 	conn.SetDeadline(time.Time{})
 	io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: session\r\n\r\n")

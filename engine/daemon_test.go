@@ -3,17 +3,28 @@ package engine
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
+	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // startDaemon serves a state in this process until the test ends; proxies do nothing.
 func startDaemon(t *testing.T, idle time.Duration) (e *Engine, d *Daemon, ended chan error) {
 	t.Helper()
-	e = &Engine{State: &State{Dir: t.TempDir(), Runtime: t.TempDir()}}
+	return startDaemonIn(t, idle, t.TempDir())
+}
+
+func startDaemonIn(t *testing.T, idle time.Duration, run string) (e *Engine, d *Daemon, ended chan error) {
+	t.Helper()
+	e = &Engine{State: &State{Dir: t.TempDir(), Runtime: run}}
 	d = &Daemon{Engine: e, Version: "v1", Idle: idle, Proxy: func(ctx context.Context, _ net.Listener, _ Record) error {
 		<-ctx.Done()
 		return nil
@@ -107,6 +118,62 @@ func TestDaemonSockets(t *testing.T) {
 		t.Errorf("peer of a socket: %d, %v", uid, err)
 	}
 	d.stop()
+}
+
+// Processes of other users get no answer, even where the socket's mode and folder would let them in.
+func TestDaemonForeignUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can be somebody else")
+	}
+	run, err := os.MkdirTemp("/tmp", "sbx-test-") // t.TempDir is closed to others at its top
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(run) })
+	e, _, _ := startDaemonIn(t, 0, run)
+	socket := e.State.DaemonSocket()
+	if _, err := askAs(4242, socket); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("through the folder's mode: %v, want a refusal", err)
+	}
+	for path, mode := range map[string]os.FileMode{run: 0o755, socket: 0o666} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if answer, err := askAs(4242, socket); answer != "" {
+		t.Errorf("a foreign user got %q, %v", answer, err)
+	}
+	if answer, err := askAs(0, socket); !strings.HasPrefix(answer, "HTTP/1.1 200") {
+		t.Errorf("the owner got %q, %v", answer, err)
+	}
+}
+
+// askAs asks the daemon for its health as another user: the thread that connects becomes that user, and is given up.
+func askAs(uid int, socket string) (answer string, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
+			err = errno
+			return
+		}
+		fd, e := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if e != nil {
+			err = e
+			return
+		}
+		f := os.NewFile(uintptr(fd), socket)
+		defer f.Close()
+		if err = unix.Connect(fd, &unix.SockaddrUnix{Name: socket}); err != nil {
+			return
+		}
+		io.WriteString(f, "GET /health HTTP/1.1\r\nHost: daemon\r\nConnection: close\r\n\r\n")
+		data, e := io.ReadAll(f)
+		answer, err = string(data), e
+	}()
+	<-done
+	return answer, err
 }
 
 func socketPair(t *testing.T) (client, server net.Conn) {

@@ -58,6 +58,7 @@ func (e *Engine) Exec(ctx context.Context, r Record, spec ExecSpec) (int, error)
 		return 0, err
 	}
 	defer session.Close()
+	session.keep(ctx)
 	e.touch(r.Name)
 	defer e.touch(r.Name)
 	env := mergeEnv(r.Env, []string{"HOME=" + home, guest.Mark + "=" + mark}, spec.Env)

@@ -10,11 +10,14 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxpair/sbxpair/engine/lower"
 )
 
 // The sandbox's fixed places.
@@ -35,6 +38,7 @@ var hostEtc = []string{
 	"protocols", "rpc", "os-release", "lsb-release", "debian_version", "redhat-release", "alpine-release", "inputrc", "gai.conf",
 	"locale.alias", "shells", "login.defs", "fonts/*", "fonts/conf.d/*", "python3*/*", "java-*/*", "java-*/*/*", "perl/*", "perl/*/*",
 	"ssl/openssl.cnf", "pki/tls/openssl.cnf",
+	"apt/sources.list", "apt/sources.list.d/*", "apt/trusted.gpg.d/*", "apt/keyrings/*", "dpkg/*", "dpkg/*/*", "debconf.conf",
 }
 
 // hostBundles are the places where distributions keep the bundle of trusted certificates.
@@ -43,33 +47,38 @@ var hostBundles = []string{caBundle, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/s
 // maxHostFile bounds a file taken from the host's /etc.
 const maxHostFile = 4 << 20
 
-// buildRoot makes the skeleton root in root, folders and links only, and returns what to mount over it. The rest of the root
-// comes from the disk's archive; see [Engine.writeDisk].
-func (e *Engine) buildRoot(root string, r Record) ([]specs.Mount, error) {
+// buildRoot makes the skeleton root in root, folders and links only, and returns what gVisor mounts over it and what is
+// bound below its writable layer. The rest of the root comes from the disk's archive; see [Engine.writeDisk].
+func (e *Engine) buildRoot(root string, r Record) ([]specs.Mount, []lower.Bind, error) {
 	for _, dir := range []string{
 		"etc", "home/agent/workspace", "root", "var/tmp", "var/log", "var/cache", "var/lib", "run/sbx", "run/lock",
 		"tmp/.X11-unix", // gVisor puts a tmpfs of its own, in memory, on a /tmp that is empty: this keeps it on the disk
 		"proc", "sys", "dev", "mnt", "media", "srv", strings.TrimPrefix(guestDir, "/"),
 	} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	for _, dir := range []string{"tmp", "var/tmp", "run/lock"} {
 		if err := os.Chmod(filepath.Join(root, dir), 0o777|fs.ModeSticky); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	if err := link("../run", filepath.Join(root, "var/run")); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	mounts, err := systemMounts(root)
+	binds, err := hostBinds(root)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	mounts := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid"}},
 	}
 	for _, w := range r.Workspaces {
 		if err := mountPoint(filepath.Join(root, w.Path), w.File); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		opts := []string{"rbind", "rw", "nosuid", "nodev"}
 		if w.ReadOnly {
@@ -79,17 +88,17 @@ func (e *Engine) buildRoot(root string, r Record) ([]specs.Mount, error) {
 	}
 	return append(mounts, specs.Mount{
 		Destination: "/run/sbx", Type: "bind", Source: e.State.ProxyDir(r.ID), Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec"},
-	}), nil
+	}), binds, nil
 }
 
-// systemMounts makes the links of a merged /usr and lists the read-only binds of what is a folder.
-func systemMounts(root string) ([]specs.Mount, error) {
-	mounts := []specs.Mount{
-		{Destination: "/proc", Type: "proc", Source: "proc"},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid"}},
-	}
-	for _, dir := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"} {
+// hostDirs are the folders of the host that a sandbox without an image sees, below its writable layer: its programs, and
+// the list of the packages that they came with, so that others can be installed over them.
+var hostDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/var/lib/dpkg"}
+
+// hostBinds makes the links of a merged /usr and lists what is a folder.
+func hostBinds(root string) ([]lower.Bind, error) {
+	var binds []lower.Bind
+	for _, dir := range hostDirs {
 		fi, err := os.Lstat(dir)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -108,10 +117,10 @@ func systemMounts(root string) ([]specs.Mount, error) {
 			if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 				return nil, err
 			}
-			mounts = append(mounts, specs.Mount{Destination: dir, Type: "bind", Source: dir, Options: []string{"rbind", "ro", "nosuid", "nodev"}})
+			binds = append(binds, lower.Bind{Source: dir, Target: filepath.Join(root, dir)})
 		}
 	}
-	return mounts, nil
+	return binds, nil
 }
 
 func mountPoint(path string, file bool) error {
@@ -187,6 +196,7 @@ func (e *Engine) writeDisk(r Record, ca []byte) error {
 	if err := t.addEtc(r, ca); err != nil {
 		return err
 	}
+	t.addPackaging()
 	f, err := os.OpenFile(e.upperTar(r.Name), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -229,9 +239,29 @@ func (t tree) addHostFile(src string) error {
 		if err != nil {
 			return err
 		}
+		if strings.HasPrefix(path, "etc/apt/") && urlPassword.Match(data) {
+			return nil
+		}
 		t.add(path, entry{mode: fi.Mode().Perm() & 0o755, data: data})
 	}
 	return nil
+}
+
+// urlPassword finds a credential in the address of a package source.
+var urlPassword = regexp.MustCompile(`://[^/\s]*@`)
+
+// addPackaging adds what lets the host's package tool install over the host's packages: the ownerships that packages ask
+// for name users that are not here, and no service is to be started.
+func (t tree) addPackaging() {
+	if fi, err := os.Stat("/var/lib/dpkg"); err != nil || !fi.IsDir() {
+		return
+	}
+	for _, name := range []string{"statoverride", "lock", "lock-frontend", "triggers/Lock"} { // the locks are unreadable for all but the host's root
+		t.add("var/lib/dpkg/"+name, entry{mode: 0o640})
+	}
+	t.add("usr/sbin/policy-rc.d", entry{mode: 0o755, data: []byte("#!/bin/sh\nexit 101\n")})
+	t.add("etc/apt/apt.conf.d/90sandbox", entry{mode: 0o644, data: []byte("APT::Sandbox::User \"root\";\nDPkg::Options:: \"--force-confold\";\n")})
+	t.add("etc/apt/preferences.d", entry{mode: fs.ModeDir | 0o755})
 }
 
 // addEtc adds the generated part of /etc. The user agent is user 0 of gVisor's own kernel: a rootless sandbox has one

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,10 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sbxpair/sbxpair/engine/lower"
 )
 
 // Deadlines of single gVisor calls.
@@ -118,17 +122,15 @@ func (e *Engine) boot(ctx context.Context, r *Record) error {
 	pidFile := filepath.Join(dir, "pid")
 	cmd := e.command(ctx, *r, "run", "--detach", "--bundle="+dir, "--pid-file="+pidFile, "--pass-fd=3:3", containerID(r.ID))
 	cmd.ExtraFiles = []*os.File{write}
+	cmd.Args = slices.Insert(cmd.Args, 1, lower.Verb, e.bindsPath(r.Name))
+	lower.Isolate(cmd, e.Rootless)
 	err = cmd.Run()
 	write.Close()
 	if err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("start gVisor: %w", context.Cause(ctx))
 		}
-		words := lastError(log)
-		if words == "" {
-			words = err.Error()
-		}
-		return e.explain(ctx, words)
+		return e.explain(ctx, cmp.Or(lower.Failure(e.bindsPath(r.Name)), lastError(log), err.Error()))
 	}
 	stop := context.AfterFunc(ctx, func() { ready.SetReadDeadline(time.Now()) })
 	defer stop()

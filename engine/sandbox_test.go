@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -205,7 +208,7 @@ func TestSandbox(t *testing.T) {
 		}
 	})
 	t.Run("nothing of the host", func(t *testing.T) {
-		for _, path := range []string{"/etc/machine-id", "/etc/ssh", "/etc/sudoers", "/root/.bashrc", "/var/lib/dpkg", "/var/log/dpkg.log", e.State.Dir, e.State.DaemonSocket()} {
+		for _, path := range []string{"/etc/machine-id", "/etc/ssh", "/etc/sudoers", "/root/.bashrc", "/var/log/dpkg.log", "/var/lib/systemd", e.State.Dir, e.State.DaemonSocket()} {
 			if _, _, code := run(t, e, r, engine.ExecSpec{Argv: []string{"test", "-e", path}}); code == 0 {
 				t.Errorf("%s is visible", path)
 			}
@@ -216,13 +219,31 @@ func TestSandbox(t *testing.T) {
 		if got := sh(t, e, r, "ls -A /home/agent /root /run/sbx /.sbx | tr '\n' ' '"); got != "/.sbx: sbx-local  /home/agent: workspace  /root:  /run/sbx: proxy.sock" {
 			t.Errorf("folders: %q", got)
 		}
-		for _, script := range []string{"touch /usr/bin/x", "echo x >> /.sbx/sbx-local", "rm /run/sbx/proxy.sock", "mount -t tmpfs x /usr", "ls /proc/1/root/etc/machine-id"} {
+		for _, script := range []string{"echo x >> /.sbx/sbx-local", "rm /run/sbx/proxy.sock", "mount -t tmpfs x /usr", "ls /proc/1/root/etc/machine-id"} {
 			if out, _, code := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", script}}); code == 0 {
 				t.Errorf("%s: succeeded: %s", script, out)
 			}
 		}
 		if got := sh(t, e, r, "uname -r"); !strings.Contains(got, "gvisor") {
 			t.Errorf("kernel is %q", got)
+		}
+	})
+	t.Run("the host's programs do not change", func(t *testing.T) {
+		name := "sbx-test-" + r.ID
+		sh(t, e, r, "touch /usr/bin/"+name+" /usr/local/bin/"+name+" && rm /usr/bin/env && echo '#!/bin/sh' > /usr/bin/true && chmod 700 /usr && chown 1:1 /usr/bin/id")
+		for _, path := range []string{"/usr/bin/" + name, "/usr/local/bin/" + name} {
+			if _, err := os.Lstat(path); err == nil {
+				t.Errorf("%s is on the host", path)
+			}
+		}
+		for _, path := range []string{"/usr/bin/env", "/usr/bin/true", "/usr/bin/id", "/usr"} {
+			fi, err := os.Stat(path)
+			if err != nil || fi.Sys().(*syscall.Stat_t).Uid != 0 || fi.Mode().Perm() != 0o755 || fi.Size() < 100 {
+				t.Errorf("%s on the host: %v, %v", path, fi, err)
+			}
+		}
+		if data, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(data), e.State.Dir) {
+			t.Errorf("the host sees a mount of the sandbox (%v)", err)
 		}
 	})
 	t.Run("/tmp is on the disk", func(t *testing.T) {
@@ -327,6 +348,31 @@ func TestStopStart(t *testing.T) {
 	}
 	if got := sh(t, e, r, "ls /home/agent"); got != "a\nl\nworkspace" {
 		t.Errorf("after a kill: %q", got)
+	}
+}
+
+// Packages can be installed as on a machine of one's own, and stay over a stop.
+func TestPackages(t *testing.T) {
+	if _, err := os.Stat("/var/lib/dpkg/status"); err != nil {
+		t.Skip("this host's packages are not dpkg's")
+	}
+	e, workspace := newEngine(t)
+	r := create(t, e, "demo", workspace)
+	sh(t, e, r, `set -e; mkdir -p /tmp/p/DEBIAN /tmp/p/usr/bin /tmp/p/etc; cd /tmp
+printf 'Package: greet\nVersion: 1\nArchitecture: all\nMaintainer: x <x@example.com>\nDepends: dpkg\nDescription: x\n' > p/DEBIAN/control
+printf '#!/bin/sh\nset -e\necho ran > /var/lib/greet\n' > p/DEBIAN/postinst; chmod 755 p/DEBIAN/postinst
+printf '#!/bin/sh\necho hello\n' > p/usr/bin/greet; chmod 755 p/usr/bin/greet; dpkg-deb -b p greet.deb
+sudo dpkg -i greet.deb`)
+	sh(t, e, r, "touch /opt/mark; dpkg -s greet | grep -q 'ok installed' && apt-get check >/dev/null && [ $(greet) = hello ]")
+	if err := e.Stop(t.Context(), "demo"); err != nil {
+		t.Fatal(err)
+	}
+	r, _, _, err := e.Ensure(t.Context(), "demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, e, r, "greet; cat /var/lib/greet; ls /opt/mark; dpkg -s greet | grep -c 'ok installed'; sudo dpkg -r greet >/dev/null; test -e /usr/bin/greet || echo gone"); got != "hello\nran\n/opt/mark\n1\ngone" {
+		t.Errorf("after a stop: %q", got)
 	}
 }
 
@@ -487,6 +533,76 @@ func TestDaemonDies(t *testing.T) {
 	if err := d.Run(t.Context(), nil); !errors.Is(err, engine.ErrDaemonRuns) {
 		t.Errorf("a second daemon: %v, want ErrDaemonRuns", err)
 	}
+}
+
+// A daemon that dies under a running exec is brought back by the exec's client: the program's way out is there again, and
+// the loss of the client still ends the program.
+func TestDaemonDiesUnderExec(t *testing.T) {
+	e, workspace := newEngine(t)
+	var hits atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits.Add(1) }))
+	t.Cleanup(srv.Close)
+	for _, args := range [][]string{
+		{"policy", "init", "deny-all"}, {"policy", "allow", "network", "api.example.com"},
+		{"create", "-q", "shell", "--name", "demo", "--resolve", "api.example.com=" + srv.Listener.Addr().String(), workspace},
+	} {
+		if out, err := cli(t.Context(), e, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v: %s", args, err, out)
+		}
+	}
+	client := cli(t.Context(), e, "exec", "demo", "sh", "-c", "while :; do curl -s -m 5 http://api.example.com/; sleep 0.02; done")
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	more := func() {
+		t.Helper()
+		start, from := time.Now(), hits.Load()
+		enginetest.Eventually(t, "no request comes out", func() bool { return hits.Load() > from+1 })
+		t.Logf("requests after %v", time.Since(start).Round(time.Millisecond))
+	}
+	more()
+	for range 2 {
+		h, err := e.DaemonHealth(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(h.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		enginetest.Eventually(t, "the daemon lives", func() bool {
+			now, err := e.DaemonHealth(t.Context())
+			return err != nil || now.PID != h.PID
+		})
+		more()
+	}
+	t.Run("a stop is obeyed, and the next daemon knows the exec", func(t *testing.T) {
+		if err := e.DaemonShutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if daemonRuns(t, e) {
+			t.Error("the daemon runs after it was told to stop")
+		}
+		if err := e.EnsureDaemon(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		more()
+		enginetest.Eventually(t, "the exec does not register", func() bool {
+			h, err := e.DaemonHealth(t.Context())
+			return err == nil && h.Sessions == 1
+		})
+	})
+	if err := client.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	client.Wait()
+	r, err := e.Get("demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	enginetest.Eventually(t, "the program outlives its client", func() bool {
+		out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | grep -c '[a]pi.example.com'"}})
+		return strings.TrimSpace(out) == "0"
+	})
 }
 
 // Many sandboxes at once share one daemon, and the daemon leaves after the last; a create that comes then is served.

@@ -10,6 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxpair/sbxpair/engine/guest"
+	"github.com/sbxpair/sbxpair/engine/lower"
 )
 
 const guestDir = guest.Dir
@@ -46,8 +47,11 @@ func baseEnv(r Record, ca []byte) []string {
 func (e *Engine) writeBundle(r Record) error {
 	dir := e.State.SandboxDir(r.Name)
 	root := filepath.Join(dir, "rootfs")
-	mounts, err := e.buildRoot(root, r)
+	mounts, binds, err := e.buildRoot(root, r)
 	if err != nil {
+		return fmt.Errorf("root file system: %w", err)
+	}
+	if err := lower.Write(e.bindsPath(r.Name), binds); err != nil {
 		return fmt.Errorf("root file system: %w", err)
 	}
 	// The one file is bound, not its folder: the sandbox sees this program and nothing beside it.
@@ -82,6 +86,11 @@ func (e *Engine) writeBundle(r Record) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600)
+}
+
+// bindsPath is where the lower part of the root is noted for the process that puts it together.
+func (e *Engine) bindsPath(name string) string {
+	return filepath.Join(e.State.SandboxDir(name), "lower.json")
 }
 
 func (e *Engine) upperTar(name string) string {

@@ -408,6 +408,10 @@ func (c Cleaning) text(out *strings.Builder, s string, first, closing bool) {
 			s = s[len(m):]
 		}
 	}
+	if !strings.ContainsAny(s, "@:#/\\") && !containsFold(s, "www.") && !containsFold(s, "gh-") {
+		out.WriteString(s) // nothing below can match
+		return
+	}
 	names := patterns.SubexpNames()
 	for s != "" {
 		m := patterns.FindStringSubmatchIndex(s)

@@ -100,8 +100,8 @@ func (r *run) baseBranch() string {
 	return r.work.BaseBranch
 }
 
-// title is the pull request's: the task's first line. The gate cleans it like any text.
-func (r *run) title() string { return commitMessage(r.req.Task) }
+// title is the pull request's and its commit's: the task's first line, cleaned like any text.
+func (r *run) title() string { return github.CleanTitle(commitMessage(r.req.Task), github.Cleaning{}) }
 
 // body describes the run for whoever reviews it. The agent's own words are quoted as what they are.
 func (r *run) body() string {
@@ -110,7 +110,7 @@ func (r *run) body() string {
 	if answer := strings.TrimSpace(r.agentResult.Summary.Answer); answer != "" {
 		fmt.Fprintf(&b, "The agent's last words:\n\n> %s\n\n", strings.ReplaceAll(cut(answer, maxMessage), "\n", "\n> "))
 	}
-	fmt.Fprintf(&b, "%d files in %d commits on %.12s.\n", len(r.end.Files), len(r.end.Commits), r.end.Base)
+	fmt.Fprintf(&b, "%d files changed on %.12s.\n", len(r.end.Files), r.end.Base)
 	return b.String()
 }
 
@@ -121,6 +121,9 @@ func (r *run) comment() string {
 		r.agentResult.Summary.Turns, r.agentResult.Usage.Input, r.agentResult.Usage.Output)
 	for _, v := range r.result.Verified {
 		fmt.Fprintf(&b, "\n`%s`: exit %d in %.1f s\n", v.Command, v.Exit, v.Took.Seconds())
+	}
+	if len(r.result.Verified) > 0 && r.req.Config.VerifyIn != "delivered" {
+		fmt.Fprintf(&b, "\nThe commands ran in the agent's own folder, which had %d ignored files and folders that are not part of this change.\n", r.end.Ignored)
 	}
 	if len(r.result.Verified) == 0 {
 		b.WriteString("\nNo verify command was configured: nothing was run to check this change.\n")

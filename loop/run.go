@@ -24,6 +24,7 @@ import (
 var (
 	ErrNoTask  = errors.New("the task is empty")
 	ErrFailed  = errors.New("the work failed")     // the agent failed, or a verify command did
+	ErrNoAgent = errors.New("no agent")            // its CLI is not in the sandbox
 	ErrNothing = errors.New("nothing to deliver")  // the agent changed nothing
 	ErrRefused = errors.New("refused by the gate") // what the agent left may not be delivered
 	ErrBudget  = errors.New("budget spent")        // a limit of time or turns ended the work
@@ -42,6 +43,8 @@ type Request struct {
 	Home   string // the user's home folder, which is never mounted
 	Lookup func(string) (string, bool)
 	Keep   bool // leave the pair in place at the end
+	// AllowDirty goes on with the committed state of a checkout that has uncommitted changes.
+	AllowDirty bool
 
 	// Sink is told every event as it happens, from one goroutine at a time. Nil is fine.
 	Sink func(events.Payload)
@@ -112,7 +115,7 @@ func Outcome(err error) string {
 		return "nothing to do"
 	case errors.Is(err, ErrBudget), errors.Is(err, context.DeadlineExceeded):
 		return "budget spent"
-	case errors.Is(err, ErrRefused), errors.Is(err, provision.ErrRefused), errors.Is(err, provision.ErrNotProven):
+	case errors.Is(err, ErrRefused), errors.Is(err, provision.ErrRefused), errors.Is(err, workspace.ErrHostile), errors.Is(err, workspace.ErrTooLarge), errors.Is(err, provision.ErrNotProven):
 		return "refused"
 	case errors.Is(err, secrets.ErrMissing), errors.Is(err, secrets.ErrUnfit), errors.Is(err, provision.ErrCredential):
 		return "credential trouble"
@@ -225,11 +228,12 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 		return errors.Join(err, releaseErr)
 	}
 	r.blocked(ctx)
+	r.conclude(err)
 	if r.keep(err) && panicked == nil {
 		r.result.Kept = true
-		err = errors.Join(err, r.pair.Keep(Outcome(err)))
+		err = errors.Join(err, r.pair.Keep(r.result.Outcome, r.plan.Agent.Environment()))
 	} else {
-		err = errors.Join(err, r.release(ctx, err))
+		err = errors.Join(err, r.release(ctx))
 	}
 	r.conclude(err)
 	r.log.Emit(events.RunEnded{Outcome: r.result.Outcome, Error: r.result.Reason, Took: r.result.Took})
@@ -243,10 +247,10 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 // keep reports whether the pair stays: asked for, or the point of it all.
 func (r *run) keep(err error) bool { return r.req.Keep || r.upOnly && err == nil }
 
-func (r *run) release(ctx context.Context, err error) error {
+func (r *run) release(ctx context.Context) error {
 	r.log.Emit(events.PhaseStarted{Phase: events.PhaseRelease})
 	start := time.Now()
-	released, releaseErr := r.pair.Release(ctx, Outcome(err), time.Duration(r.req.Config.Limits.Release))
+	released, releaseErr := r.pair.Release(ctx, r.result.Outcome, time.Duration(r.req.Config.Limits.Release))
 	releaseErr = errors.Join(releaseErr, RemoveWorkspace(r.result.Dir))
 	done := events.Released{Removed: released.Removed}
 	if releaseErr != nil {
@@ -275,17 +279,37 @@ func (r *run) preflight(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if inside(look.Top, r.req.Store.Dir(r.id)) {
+		return fmt.Errorf("%w: the state folder %s is inside the checkout; move it with XDG_STATE_HOME", config.ErrInvalid, r.req.Store.Dir(r.id))
+	}
 	if r.repo = cfg.GitHub.Repo; r.repo == "" {
 		r.repo = look.Origin.Slug()
 	}
 	if r.repo == "" {
 		return fmt.Errorf("%w: no repository is given, and the checkout's origin is not one on GitHub; use --repo OWNER/NAME", config.ErrInvalid)
 	}
+	if _, err := github.ParseRepo(r.repo); err != nil {
+		return fmt.Errorf("%w: %w", config.ErrInvalid, err)
+	}
 	if cfg.GitHub.Base == "" && look.BaseBranch == "" && !r.upOnly {
 		return fmt.Errorf("%w: the checkout is on no branch; say where the pull request goes with --base BRANCH", config.ErrInvalid)
 	}
+	if err := workspace.CheckBranch(cfg.GitHub.Base); err != nil && cfg.GitHub.Base != "" {
+		return fmt.Errorf("%w: github.base: %w", config.ErrInvalid, err)
+	}
 	r.engine, r.engineRef, err = r.req.Locate(ctx)
 	return err
+}
+
+// inside reports whether path lies in folder top. Both are resolved as far as they exist.
+func inside(top, path string) bool {
+	for ; path != filepath.Dir(path); path = filepath.Dir(path) {
+		if resolved, err := filepath.EvalSymlinks(path); err == nil {
+			rel, err := filepath.Rel(top, resolved)
+			return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+		}
+	}
+	return false
 }
 
 func workspaceDir(run string) string { return filepath.Join(run, "workspace") }
@@ -301,7 +325,7 @@ func RemoveWorkspace(run string) error {
 func (r *run) branch() string { return r.req.Config.GitHub.BranchPrefix + string(r.id) }
 
 func (r *run) source() workspace.Source {
-	return workspace.Source{Dir: r.req.Dir, Mode: workspace.ModeClone, Branch: r.branch(), Home: r.req.Home}
+	return workspace.Source{Dir: r.req.Dir, Mode: workspace.ModeClone, Branch: r.branch(), Home: r.req.Home, AllowDirty: r.req.AllowDirty}
 }
 
 func (r *run) prepare(ctx context.Context) (string, error) {

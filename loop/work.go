@@ -50,6 +50,9 @@ func (r *run) guest() guest {
 	return guest{r.pair.Agent, []secrets.Value{r.agentToken, r.githubToken}}
 }
 
+// exitNotFound is what a shell reports for a program that is not there.
+const exitNotFound = 127
+
 // execute lets the agent work on the task once.
 func (r *run) execute(ctx context.Context) (string, error) {
 	transcript, err := openPrivate(filepath.Join(r.result.Dir, "transcript.jsonl"))
@@ -64,7 +67,7 @@ func (r *run) execute(ctx context.Context) (string, error) {
 	r.agentResult, err = agent.Run(ctx, agentGuest{r.guest()}, r.adapter, agent.Task{
 		Prompt: r.req.Task, Model: cfg.Agent.Model, Dir: r.work.Dir,
 		Command: cfg.Agent.Command, Args: cfg.Agent.Args,
-		Env: append(workspace.GuestEnv(), r.plan.Agent.Secret.Env+"="+r.plan.Agent.Secret.Placeholder),
+		Env: append(workspace.GuestEnv(), r.plan.Agent.Environment()...),
 	}, agent.Options{
 		Sink: r.agentActed, Transcript: masked, Redact: r.redact,
 		Limits: agent.Limits{Wall: time.Duration(cfg.Limits.Execute), Idle: time.Duration(cfg.Limits.Idle)},
@@ -80,6 +83,9 @@ func (r *run) execute(ctx context.Context) (string, error) {
 		Input: res.Usage.Input, Output: res.Usage.Output, Cached: res.Usage.CachedInput,
 	}
 	r.log.Emit(r.result.Agent)
+	if res.Code == exitNotFound {
+		return "", fmt.Errorf("%w: the agent's CLI is not in the sandbox: %s", ErrNoAgent, lastLine(res.Stderr))
+	}
 	return fmt.Sprintf("%d turns, %d tokens in, %d out", res.Summary.Turns, res.Usage.Input, res.Usage.Output), judged(verdict)
 }
 
@@ -102,7 +108,7 @@ func judged(v agent.Verdict) error {
 
 // agentActed passes on the events that a person or a later reader wants; pieces of streaming are left to the transcript.
 func (r *run) agentActed(e agent.Event) {
-	acted := events.AgentActed{Type: string(e.Kind), Turn: e.Turn, Tool: e.Tool, Text: cut(e.Text, maxMessage)}
+	acted := events.AgentActed{Type: string(e.Kind), Turn: e.Turn, Tool: e.Tool, Text: cut(strings.ReplaceAll(e.Text, r.work.Dir+"/", ""), maxMessage)}
 	switch e.Kind {
 	case agent.KindToolEnd:
 		ok := e.OK && !e.Denied
@@ -112,15 +118,27 @@ func (r *run) agentActed(e agent.Event) {
 		return
 	}
 	if e.Kind == agent.KindEdit {
-		acted.Text = e.Path
+		acted.Text = strings.TrimPrefix(e.Path, r.work.Dir+"/")
 	}
 	r.log.Emit(acted)
 }
 
-// verify runs the configured commands in the agent sandbox, which is where code that the agent wrote may run.
+// verify runs the configured commands in the agent sandbox, which is where code that the agent wrote may run. They run
+// on a fresh checkout of what would be delivered: files that only the agent's folder has must not make them pass.
 func (r *run) verify(ctx context.Context) (string, error) {
-	for _, command := range r.req.Config.Verify {
-		done, err := r.verifyOne(ctx, command)
+	commands := r.req.Config.Verify
+	if len(commands) == 0 {
+		return "no verify command is configured", nil
+	}
+	dir := r.work.Dir
+	if r.req.Config.VerifyIn == "delivered" {
+		dir = "/tmp/sbxpair-verify/" + filepath.Base(r.work.Dir)
+		if err := r.work.CheckOut(ctx, r.guest(), r.end, dir); err != nil {
+			return "", err
+		}
+	}
+	for _, command := range commands {
+		done, err := r.verifyOne(ctx, dir, command)
 		if err != nil {
 			return "", err
 		}
@@ -130,13 +148,10 @@ func (r *run) verify(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("%w: verify command %q: exit %d: %s", ErrFailed, command, done.Exit, lastLine(done.Output))
 		}
 	}
-	if len(r.req.Config.Verify) == 0 {
-		return "no verify command is configured", nil
-	}
-	return fmt.Sprintf("%d commands passed", len(r.req.Config.Verify)), nil
+	return fmt.Sprintf("%d of %[1]d passed", len(commands)), nil
 }
 
-func (r *run) verifyOne(ctx context.Context, command string) (events.Verified, error) {
+func (r *run) verifyOne(ctx context.Context, dir, command string) (events.Verified, error) {
 	if limit := time.Duration(r.req.Config.Limits.Verify); limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: verify command %q took longer than limits.verify (%s)", ErrBudget, command, limit))
@@ -145,7 +160,7 @@ func (r *run) verifyOne(ctx context.Context, command string) (events.Verified, e
 	start := time.Now()
 	var output tailWriter
 	code, err := r.guest().Run(ctx, workspace.Command{
-		Argv: []string{"bash", "-c", command}, Dir: r.work.Dir, Env: workspace.GuestEnv(), Stdout: &output, Stderr: &output,
+		Argv: []string{"bash", "-c", command}, Dir: dir, Env: workspace.GuestEnv(), Stdout: &output, Stderr: &output,
 	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
@@ -163,10 +178,20 @@ func (r *run) collect(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	commits := len(r.end.Commits)
 	for _, note := range r.end.Notes {
 		r.log.Emit(events.Noted{Text: note})
 	}
-	summary := events.EndState{Base: r.end.Base, Head: r.end.Head, Commits: len(r.end.Commits), Bytes: len(r.end.Patch)}
+	if r.end.Ignored > 0 {
+		r.log.Emit(events.Noted{Text: fmt.Sprintf("%d ignored files and folders are not delivered: %s", r.end.Ignored, list(r.end.IgnoredPaths, 5))})
+	}
+	if !r.end.Empty {
+		// One commit of ours: what the agent committed and took back again, its messages and its identities stay here.
+		if r.end, err = r.work.Squash(ctx, r.end, r.title(), r.started); err != nil {
+			return "", err
+		}
+	}
+	summary := events.EndState{Base: r.end.Base, Head: r.end.Head, Commits: commits, Bytes: len(r.end.Patch)}
 	for _, f := range r.end.Files {
 		summary.Files = append(summary.Files, f.Path)
 	}
@@ -177,7 +202,15 @@ func (r *run) collect(ctx context.Context) (string, error) {
 		}
 		return "", fmt.Errorf("%w: the agent changed nothing", ErrNothing)
 	}
-	return fmt.Sprintf("%d files in %d commits", len(r.end.Files), len(r.end.Commits)), nil
+	return fmt.Sprintf("changed files: %d", len(r.end.Files)), nil
+}
+
+// list joins at most n of names.
+func list(names []string, n int) string {
+	if len(names) > n {
+		return strings.Join(names[:n], ", ") + ", …"
+	}
+	return strings.Join(names, ", ")
 }
 
 // commitMessage makes the subject of the commit that holds what the agent did not commit itself.

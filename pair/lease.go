@@ -28,6 +28,8 @@ type EngineRef struct {
 	// Isolation is the engine's own word for what separates a sandbox from the host; empty where it does not say.
 	Isolation string `json:"isolation,omitempty"`
 	AppName   string `json:"app_name,omitempty"`
+	// PolicyUnset says that its network policy is not set up yet. It is about now, so no record holds it.
+	PolicyUnset bool `json:"-"`
 }
 
 // Same reports whether both speak to the same engine's state: its version may have changed in between.
@@ -55,6 +57,8 @@ type Lease struct {
 	Host       string    `json:"host,omitempty"`       // of GitHub
 	// Kept is set by `up` and by --keep: the pair outlives its process on purpose, until `down`.
 	Kept bool `json:"kept,omitempty"`
+	// Environment is for processes that are started in the agent sandbox of a kept pair: placeholders, never values.
+	Environment []string `json:"environment,omitempty"`
 	// Outcome is the run's own word for how it ended; empty while it runs.
 	Outcome string `json:"outcome,omitempty"`
 }

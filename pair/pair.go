@@ -115,12 +115,13 @@ func (p *Pair) close(outcome string) error {
 }
 
 // Keep leaves the sandboxes in place after this process: the lease is marked so that prune does not take them.
-func (p *Pair) Keep(outcome string) error {
+// environment is what processes that somebody starts in the agent sandbox should have, as NAME=value.
+func (p *Pair) Keep(outcome string, environment []string) error {
 	l, err := p.store.Load(p.Run)
 	if err != nil {
 		return err
 	}
-	l.Kept, l.Outcome = true, outcome
+	l.Kept, l.Outcome, l.Environment = true, outcome, environment
 	return p.store.Save(l)
 }
 

@@ -149,7 +149,7 @@ func TestFieldReports(t *testing.T) {
 				t.Fatal(err)
 			}
 			if run == kept {
-				if err := p.Keep("up"); err != nil {
+				if err := p.Keep("up", nil); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,9 +51,6 @@ type apply struct {
 
 	mu    sync.Mutex
 	calls []events.EngineCall
-
-	initOnce sync.Once
-	initErr  error
 }
 
 // call makes one engine call and notes it.
@@ -72,7 +70,11 @@ func (a *apply) call(op string, do func() error) error {
 }
 
 func (a *apply) do(ctx context.Context, creds Credentials) error {
-	if err := a.refuseGlobals(ctx); err != nil {
+	first := []func(context.Context) error{a.refuseGlobals}
+	if a.plan.Engine.PolicyUnset {
+		first = append(first, a.initPolicy)
+	}
+	if err := both(ctx, first...); err != nil {
 		return err
 	}
 	agent, github := a.plan.Agent, a.plan.GitHub
@@ -149,13 +151,7 @@ func (a *apply) spec(s Spec) sbx.CreateSpec {
 
 // make makes one sandbox, and then gives it its rules and its secret at the same time.
 func (a *apply) make(ctx context.Context, s Spec, value secrets.Value) error {
-	err := a.create(ctx, s)
-	if errors.Is(err, sbx.ErrPolicyUninitialised) && a.plan.Engine.Kind == pair.EngineLocal {
-		// Nothing is narrower than deny-all, so on our own engine this takes nothing from anybody. With sbx the choice is the user's.
-		if err = a.initPolicy(ctx); err == nil {
-			err = a.create(ctx, s)
-		}
-	}
+	err := a.call("create "+string(s.Role), func() error { _, err := a.engine.Create(ctx, a.spec(s)); return err })
 	if err != nil {
 		return fmt.Errorf("create the %s sandbox: %w", s.Role, err)
 	}
@@ -165,19 +161,14 @@ func (a *apply) make(ctx context.Context, s Spec, value secrets.Value) error {
 	)
 }
 
-// initPolicy sets the engine's policy up once, for whichever sandbox comes first.
+// initPolicy sets up the policy of our own engine, once. Nothing is narrower than deny-all, so this takes nothing from
+// anybody. With sbx the choice is the user's.
 func (a *apply) initPolicy(ctx context.Context) error {
-	a.initOnce.Do(func() {
-		a.initErr = a.call("policy init", func() error { return a.engine.PolicyInit(ctx, sbx.PresetDenyAll) })
-		if errors.Is(a.initErr, sbx.ErrExists) { // another run was first
-			a.initErr = nil
-		}
-	})
-	return a.initErr
-}
-
-func (a *apply) create(ctx context.Context, s Spec) error {
-	return a.call("create "+string(s.Role), func() error { _, err := a.engine.Create(ctx, a.spec(s)); return err })
+	err := a.call("policy init", func() error { return a.engine.PolicyInit(ctx, sbx.PresetDenyAll) })
+	if errors.Is(err, sbx.ErrExists) { // another run was first
+		return nil
+	}
+	return err
 }
 
 func (a *apply) rules(ctx context.Context, s Spec) error {
@@ -223,12 +214,15 @@ func (a *apply) secret(ctx context.Context, s Spec, value secrets.Value) error {
 			return a.engine.SecretSet(ctx, sbx.ServiceSecret{Service: s.Secret.Service, Sandbox: s.Name, Value: value})
 		}
 		path := a.pair.CredentialFile()
+		if strings.ContainsAny(path, "'\\\n") {
+			return fmt.Errorf("%w: the state folder's path holds a quote, a backslash or a line end, which a command line of the engine cannot carry: %s", ErrRefused, path)
+		}
 		if err := writePrivate(path, value); err != nil {
 			return err
 		}
 		_, err := a.engine.SecretSetCustom(ctx, sbx.CustomSecret{
 			Sandbox: s.Name, Env: s.Secret.Env, Placeholder: s.Secret.Placeholder, Hosts: s.Secret.Hosts,
-			Command: "/bin/cat '" + path + "'", // our own state folder: no quote in it, or writePrivate refused it
+			Command: "/bin/cat '" + path + "'",
 		})
 		return err
 	})

@@ -45,6 +45,9 @@ type Binding struct {
 	Placeholder string   `json:"placeholder"`
 }
 
+// Environment is what a process in the sandbox needs to find its credential's placeholder, as NAME=value.
+func (s Spec) Environment() []string { return []string{s.Secret.Env + "=" + s.Secret.Placeholder} }
+
 // Spec is the description of one sandbox.
 type Spec struct {
 	Role       pair.Role       `json:"role"`
@@ -114,7 +117,7 @@ func New(in Input) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	for _, own := range gitHosts(in.Host) {
+	for _, own := range append(gitHosts(in.Host), "any."+in.Host) { // the last one stands for the host's other names
 		if wide := covering(agentRules, own); wide != "" && !slices.Contains(in.BoundHosts, own) {
 			return Plan{}, fmt.Errorf("%w: %q would let the agent sandbox reach %s, which belongs to the github sandbox; take it out of network.allow", ErrRefused, wide, own)
 		}

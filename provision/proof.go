@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -177,11 +179,14 @@ func ask(ctx context.Context, box *pair.Sandbox, spec Spec, list []question, kno
 		probe.Got = answer(answers, q.name)
 		probe.Passed = probe.Got == probe.Want
 		if !probe.Passed {
-			kind := ErrNotProven
+			kind, why := ErrNotProven, ""
+			if q.want == wantAccepted && strings.HasPrefix(probe.Got, "404") {
+				why = " (to GitHub, a repository that a token may not see does not exist)"
+			}
 			if q.want == wantAccepted && (strings.HasPrefix(probe.Got, "401") || strings.HasPrefix(probe.Got, "403") || strings.HasPrefix(probe.Got, "404")) {
 				kind = ErrCredential
 			}
-			errs = append(errs, fmt.Errorf("%w: from the %s sandbox, %s: expected %s, got %s", kind, box.Role, q.url, q.want, probe.Got))
+			errs = append(errs, fmt.Errorf("%w: from the %s sandbox, %s: expected %s, got %s%s", kind, box.Role, q.url, q.want, probe.Got, why))
 		}
 		probes = append(probes, probe)
 	}
@@ -197,6 +202,19 @@ func ask(ctx context.Context, box *pair.Sandbox, spec Spec, list []question, kno
 	hold("credential values in any process's environment", environ && !known.Contains(res.Stdout), "a real value is visible, or the environment could not be read")
 	return probes, errors.Join(errs...)
 }
+
+// message is what a body says in one line: GitHub's own message, else its start.
+func message(body []byte) string {
+	var said struct{ Message string }
+	if json.Unmarshal(body, &said) == nil && said.Message != "" {
+		body = []byte(said.Message)
+	} else if m := messageField.FindSubmatch(body); m != nil { // cut off in the middle
+		body = m[1]
+	}
+	return fmt.Sprintf("%.120s", strings.Join(strings.Fields(strings.ToValidUTF8(string(body), "")), " "))
+}
+
+var messageField = regexp.MustCompile(`"message":\s*"([^"\\]*)"`)
 
 // answer reads the line of one question: a word for the two expected outcomes, else what was seen.
 func answer(lines, name string) string {
@@ -218,7 +236,7 @@ func answer(lines, name string) string {
 		case exit != 0:
 			return fmt.Sprintf("no answer (curl exit %d: %s)", exit, bytes.TrimSpace(stderr))
 		}
-		return fmt.Sprintf("%d %.120q", status, bytes.TrimSpace(body))
+		return strings.TrimSpace(fmt.Sprintf("%d %s", status, message(body)))
 	}
 	return "no answer"
 }

@@ -178,7 +178,7 @@ func (c *Client) Version(ctx context.Context) (Version, error) {
 		res, err = c.call(ctx, op, c.timeouts.Version, Cmd{Args: []string{"version"}})
 	}
 	if err != nil {
-		if e, ok := errors.AsType[*ExitError](err); ok && len(e.kinds) == 0 {
+		if e, ok := errors.AsType[*ExitError](err); ok && len(e.kinds) == 0 && !hasErrorPrefix(strings.TrimSpace(string(res.Stderr))) {
 			// Docker's sbx prints its version while signed out and without a daemon.
 			return Version{}, fmt.Errorf("%w: %w", ErrForeignTool, err)
 		}

@@ -37,7 +37,10 @@ type Engine struct {
 	Version  Version
 	Reason   string     // why this one, one line
 	Rejected []Rejected // what was looked at before, in order
-	options  []Option
+	// PolicyUnset says that no network policy preset was chosen yet: the first create would be refused. Only sbx-local
+	// is taken in that state.
+	PolicyUnset bool
+	options     []Option
 }
 
 // Rejected is an engine that was not taken.
@@ -183,7 +186,11 @@ func locateLocal(ctx context.Context, o LocateOptions) (Engine, Rejected) {
 		}
 		return reject(fmt.Errorf("%w: %s", ErrEngine, text), first.Hint)
 	}
-	return Engine{Kind: EngineLocal, Path: path, Version: v, Reason: fmt.Sprintf("%s at %s passes its checks", v, path)}, Rejected{}
+	e := Engine{Kind: EngineLocal, Path: path, Version: v, Reason: fmt.Sprintf("%s at %s passes its checks", v, path)}
+	for _, c := range d.Checks {
+		e.PolicyUnset = e.PolicyUnset || c.Name == "Network policy" && c.Status == CheckWarn
+	}
+	return e, Rejected{}
 }
 
 func findLocal(o LocateOptions) (string, error) {

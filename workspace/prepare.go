@@ -336,6 +336,9 @@ func emptyDest(dest, top string) (string, error) {
 	return abs, nil
 }
 
+// CheckBranch reports whether name can be a branch: the rules of git check-ref-format(1), and ours. The error is an [*Error] of kind [ErrBadBranch].
+func CheckBranch(name string) error { return checkBranch(name) }
+
 // checkBranch applies the rules of git check-ref-format(1), and ours: no leading dash, ASCII without shell characters.
 func checkBranch(name string) error {
 	bad := func(why string) error {
@@ -433,7 +436,7 @@ func (w *Workspace) inspect(ctx context.Context, g git, s Source) error {
 	}
 	if len(dirty) > 0 && !s.AllowDirty {
 		return &Error{Kind: ErrDirty, Path: w.Top, Files: first(dirty), Total: len(dirty),
-			Remedy: "commit or stash them; or allow a dirty tree: they then stay out of the agent's copy"}
+			Remedy: "commit or stash them; or allow it (--allow-dirty): they then stay out of the agent's copy"}
 	}
 	if w.BaseBranch == "" {
 		w.Notes = append(w.Notes, "HEAD is detached: there is no base branch to return to")

@@ -21,6 +21,7 @@ import (
 
 	"github.com/sbxpair/sbxpair/cmd/sbx-local/command"
 	"github.com/sbxpair/sbxpair/engine/guest"
+	"github.com/sbxpair/sbxpair/engine/lower"
 )
 
 // stamp is set by the linker (-X main.stamp=…) from git; a plain go build leaves it empty.
@@ -49,6 +50,12 @@ func main() {
 		maincli.Main()
 	case len(args) > 0 && args[0] == "_runsc":
 		os.Args = append(os.Args[:1], args[1:]...)
+		maincli.Main()
+	case len(args) > 2 && args[0] == lower.Verb:
+		if lower.Mount(args[1]) != nil { // it left word where the engine looks
+			os.Exit(1)
+		}
+		os.Args = append(os.Args[:1], args[3:]...) // after "_runsc"
 		maincli.Main()
 	case len(args) > 0 && args[0] == guest.Verb:
 		os.Exit(guest.Main(args[1:], os.Stdin, os.Stdout, os.Stderr))

@@ -307,7 +307,7 @@ func TestStepByStep(t *testing.T) {
 	sbxpair(t, s, "exec", "--", "sh", "-c", "exit 42").want(t, 42)
 	sbxpair(t, s, "exec", "--", "cat", "slugify.sh").want(t, 0, "sed")
 	sbxpair(t, s, "exec", "--role", "github", "--", "ls", "-A").want(t, 0)
-	sbxpair(t, s, "exec", "--", "no-such-program").want(t, 125, "no-such-program")
+	sbxpair(t, s, "exec", "--", "no-such-program").want(t, 127, "no-such-program")
 	sbxpair(t, s, "exec", "--", "echo", "--json", "-v", "--", "x").want(t, 0, "--json -v -- x") // R128
 	note := filepath.Join(s.Dir, "note.txt")
 	if err := os.WriteFile(note, []byte("hello"), 0o600); err != nil {
@@ -417,12 +417,80 @@ func TestOutcomes(t *testing.T) {
 		"nothing done":        {[]model.Step{say("Looks fine to me.")}, 8, "nothing"},
 		"verify fails":        {[]model.Step{do("echo '# no fix' >> slugify.sh"), say("Done.")}, 1, "sh test.sh"},
 		"workflow is touched": {[]model.Step{do("mkdir -p .github/workflows; echo x > .github/workflows/x.yml; printf '#!/bin/sh\\nexit 0\\n' > test.sh"), say("Done.")}, 6, ".github/workflows/x.yml"},
+		// The fix is in a file that .gitignore hides: it would not be delivered, so it must not count.
+		"fix is hidden": {[]model.Step{do("cat slugify.sh > real.sh; " + fixWith("real.sh") + "; printf '#!/bin/sh\\nexec sh ./real.sh \"$@\"\\n' > slugify.sh; echo real.sh > .gitignore; sh test.sh"), say("Done.")}, 1, "sh test.sh"},
+		"escapes":       {[]model.Step{do("printf '#!/bin/sh\\nprintf \"\\\\033]0;pwned\\\\007\"; exit 3\\n' > test.sh"), say("Done.")}, 1, "exit 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, stage.Options{Scripts: []model.Script{{Steps: tt.steps}}})
-			sbxpair(t, s, runArgs(s)...).want(t, tt.code, tt.text)
+			got := sbxpair(t, s, runArgs(s)...)
+			got.want(t, tt.code, tt.text)
+			if strings.ContainsAny(got.stderr, "\x1b\a") {
+				t.Errorf("control characters of the agent reach the terminal: %q", got.stderr)
+			}
 			if pulls, err := s.Hub.Pulls(t.Context(), stage.FullName); err != nil || len(pulls) != 0 {
 				t.Errorf("%d pull requests, %v", len(pulls), err)
+			}
+		})
+	}
+}
+
+// fixWith is a command that mends the demo's script in the file name.
+func fixWith(name string) string {
+	return `sed -i "s|sed 's/\[^a-z0-9\]/-/g'|sed -e 's/[^a-z0-9][^a-z0-9]*/-/g' -e 's/^-//' -e 's/-$//'|" ` + name
+}
+
+// What the agent committed on the way and took back again is not on the remote, nor are its messages and names.
+func TestOnlyTheEndStateIsDelivered(t *testing.T) {
+	token := "github_pat_" + strings.Repeat("a", 22) + "_" + strings.Repeat("b", 59)
+	work := "echo " + token + ` > k.txt; git add .; git -c user.name=Linus -c user.email=l@example.com commit -qm "Fixes #1 @everyone ` + token + `"; git rm -q k.txt; mkdir -p .github/workflows; echo x > .github/workflows/x.yml; git add .; git commit -qm two; git rm -qr .github; git commit -qm three; ` + fixWith("slugify.sh")
+	s := open(t, stage.Options{Scripts: []model.Script{{Steps: []model.Step{
+		{Calls: []model.Call{{Tool: "bash", Args: map[string]any{"command": work, "description": "work"}}}}, {Text: "Done."},
+	}}}})
+	sbxpair(t, s, runArgs(s)...).want(t, 0)
+	dir, err := s.Hub.Dir(stage.FullName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := exec.CommandContext(t.Context(), "sh", "-c", `git --git-dir="$1" log --all --format='%an %ae %B'; git --git-dir="$1" cat-file --batch-all-objects --batch`, "sh", dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, all)
+	}
+	for _, text := range []string{token, "Linus", "@everyone", ".github"} {
+		if bytes.Contains(all, []byte(text)) {
+			t.Errorf("%q is on the remote", text)
+		}
+	}
+}
+
+// A pipe that its reader closes, and the two signals at once of timeout(1), do not keep a run from cleaning up.
+func TestRudeCallers(t *testing.T) {
+	for name, script := range map[string]string{
+		"closed pipe": `"$@" 2>&1 | head -n 2`,
+		"timeout":     `timeout 4 "$@"`,
+		"hang-up":     `"$@" & pid=$!; sleep 3; kill -HUP $pid; kill -HUP $pid; wait $pid`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, stage.Options{})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			inner := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
+			cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", script, "bash"}, inner.Args...)...)
+			cmd.Args[4] = inner.Path
+			cmd.Env = inner.Env
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			out, _ := cmd.CombinedOutput() // the stage looks for what is left
+			t.Logf("%s", out)
+			deadline := time.After(30 * time.Second)
+			for { // head goes before sbxpair does
+				if ls := sbxpair(t, s, "ls"); ls.stdout == "" {
+					return
+				}
+				select {
+				case <-deadline:
+					t.Fatal("the run does not end")
+				case <-time.After(100 * time.Millisecond):
+				}
 			}
 		})
 	}
@@ -444,7 +512,9 @@ func TestBadInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		sbxpair(t, s, runArgs(s)...).want(t, 2, "slugify.sh")
+		sbxpair(t, s, append(runArgs(s), "--allow-dirty", "--base", "a..b")...).want(t, 2, "github.base")
 		sbxpair(t, s, "run", "--repo", "a/b/c", "--dir", s.Work, "x").want(t, 2, "OWNER/NAME")
+		sbxpair(t, s, append(runArgs(s), "--allow", "169.254.169.254")...).want(t, 2, "network.allow")
 	})
 	t.Run("no disk", func(t *testing.T) {
 		if os.Getuid() != 0 {

@@ -49,7 +49,7 @@ func (a *app) locate(ctx context.Context, want pair.EngineRef) (*sbx.Client, pai
 	a.log.Debug("engine chosen", "engine", found.Kind, "path", found.Path, "reason", found.Reason)
 	ref := pair.EngineRef{
 		Kind: found.Kind, Path: found.Path, Version: strings.TrimPrefix(found.Version.Client.String(), "v"),
-		Isolation: found.Version.Isolation, AppName: want.AppName,
+		Isolation: found.Version.Isolation, AppName: want.AppName, PolicyUnset: found.PolicyUnset,
 	}
 	return found.Client(), ref, nil
 }

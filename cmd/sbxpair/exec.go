@@ -22,19 +22,27 @@ type target struct {
 func (t *target) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&t.run, "run", "", "the run (default: the only pair there is)")
 	cmd.Flags().StringVar(&t.role, "role", "agent", "which sandbox: agent or github")
+	completeFlag(cmd, "role", string(pair.RoleAgent), string(pair.RoleGitHub))
 }
 
-// open returns the engine and the name of the sandbox.
-func (t *target) open(a *app) (*sbx.Client, string, error) {
+// open returns the engine, the name of the sandbox, and what its processes should have in their environment.
+func (t *target) open(a *app) (*sbx.Client, string, []sbx.EnvVar, error) {
 	role := pair.Role(t.role)
 	if role != pair.RoleAgent && role != pair.RoleGitHub {
-		return nil, "", &usageError{fmt.Errorf("role %q is neither agent nor github", t.role)}
+		return nil, "", nil, &usageError{fmt.Errorf("role %q is neither agent nor github", t.role)}
 	}
 	l, err := a.theLease(t.run)
 	if err != nil {
-		return nil, "", err
+		return nil, "", nil, err
 	}
-	return a.known(l.Engine), l.Run.Name(role), nil
+	var env []sbx.EnvVar
+	if role == pair.RoleAgent {
+		for _, entry := range l.Environment {
+			name, value, _ := strings.Cut(entry, "=")
+			env = append(env, sbx.EnvVar{Name: name, Value: value})
+		}
+	}
+	return a.known(l.Engine), l.Run.Name(role), env, nil
 }
 
 func newExecCmd(a *app) *cobra.Command {
@@ -53,11 +61,11 @@ func newExecCmd(a *app) *cobra.Command {
 }
 
 func runExec(ctx context.Context, a *app, t target, argv []string) error {
-	engine, name, err := t.open(a)
+	engine, name, env, err := t.open(a)
 	if err != nil {
 		return err
 	}
-	spec := sbx.ExecSpec{Argv: argv, Stdout: a.stdout, Stderr: a.stderr}
+	spec := sbx.ExecSpec{Argv: argv, Env: env, Stdout: a.stdout, Stderr: a.stderr}
 	if !isTerminal(a.stdin) {
 		spec.Stdin = a.stdin
 	}
@@ -79,11 +87,13 @@ func runShell(ctx context.Context, a *app, t target) error {
 	if !isTerminal(a.stdin) {
 		return &usageError{errors.New("standard input is not a terminal; use: sbxpair exec -- COMMAND")}
 	}
-	engine, name, err := t.open(a)
+	engine, name, env, err := t.open(a)
 	if err != nil {
 		return err
 	}
-	code, err := engine.Attach(ctx, name, sbx.ExecSpec{Argv: []string{"bash", "-l"}})
+	code, err := engine.Attach(ctx, name, sbx.ExecSpec{
+		Env: env, Argv: []string{"bash", "-l"}, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+	})
 	return guestCode(code, err)
 }
 
@@ -95,19 +105,26 @@ func guestCode(code int, err error) error {
 	return codeError(code)
 }
 
-// own marks what is not the guest's code as our own failure: it is reported and ends with 125, or as the signal says.
+// own marks what is not the guest's code as our own failure: it is reported and ends with 125, or as the signal says. A
+// program that cannot be started ends with 126 or 127, as a shell has it.
 func own(err error) error {
 	if err == nil {
 		return nil
 	}
+	if launch, ok := errors.AsType[*sbx.LaunchError](err); ok {
+		return &ownError{err, launch.Code}
+	}
 	if _, guest := errors.AsType[codeError](err); guest {
 		return err
 	}
-	return &ownError{err}
+	return &ownError{err, exitOwn}
 }
 
 // An ownError is a failure of exec or shell that is not the guest's.
-type ownError struct{ err error }
+type ownError struct {
+	err  error
+	code int
+}
 
 func (e *ownError) Error() string { return e.err.Error() }
 func (e *ownError) Unwrap() error { return e.err }
@@ -134,7 +151,7 @@ func runCopy(ctx context.Context, a *app, run, src, dst string) error {
 	if dstInside {
 		role = dstRole
 	}
-	engine, name, err := (&target{run: run, role: role}).open(a)
+	engine, name, _, err := (&target{run: run, role: role}).open(a)
 	if err != nil {
 		return err
 	}

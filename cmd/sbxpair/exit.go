@@ -77,17 +77,18 @@ func exitCode(err error) int {
 		return int(code)
 	}
 	signalled, bySignal := errors.AsType[*signalError](err)
-	_, ownFailure := errors.AsType[*ownError](err)
+	failure, ownFailure := errors.AsType[*ownError](err)
 	_, usage := errors.AsType[*usageError](err)
 	_, workspaceErr := errors.AsType[*workspace.Error](err)
+	_, gitErr := errors.AsType[*workspace.GitError](err)
 	switch {
 	case is(pair.ErrLeft):
 		return exitLeft
 	case bySignal:
 		return signalled.code()
 	case ownFailure:
-		return exitOwn
-	case usage, workspaceErr, is(config.ErrInvalid, loop.ErrNoTask, pair.ErrNoLease, sbx.ErrInvalid):
+		return failure.code
+	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrNoAgent, pair.ErrNoLease, sbx.ErrInvalid):
 		return exitUsage
 	case is(loop.ErrBudget):
 		return exitBudget
@@ -95,7 +96,8 @@ func exitCode(err error) int {
 		return exitNothing
 	case is(secrets.ErrMissing, secrets.ErrUnfit, provision.ErrCredential, github.ErrUnauthorized):
 		return exitCredential
-	case is(loop.ErrRefused, provision.ErrRefused, provision.ErrNotProven, github.ErrForbidden, github.ErrBlockedByPolicy):
+	case is(loop.ErrRefused, provision.ErrRefused, provision.ErrNotProven, github.ErrForbidden, github.ErrBlockedByPolicy,
+		github.ErrRefused, github.ErrOutOfBounds, workspace.ErrHostile, workspace.ErrTooLarge):
 		return exitRefused
 	case is(loop.ErrFailed, doctor.ErrRed):
 		return exitFailed
@@ -129,6 +131,8 @@ func hint(err error) string {
 	switch {
 	case errors.Is(err, pair.ErrLeft):
 		return "sbxpair prune"
+	case errors.Is(err, loop.ErrNoAgent):
+		return "use a template that has the CLI, or mount a folder with it: docs/how-to/agent-cli.md"
 	case errors.Is(err, secrets.ErrMissing):
 		return "make one fine-grained token for each role and put it where the configuration says (sbxpair config show); docs/how-to/tokens.md"
 	}

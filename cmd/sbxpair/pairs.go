@@ -24,15 +24,17 @@ const releaseLimit = 2 * time.Minute
 
 func newUpCmd(a *app) *cobra.Command {
 	var repo string
+	var dirty bool
 	cmd := &cobra.Command{
 		Use: "up", Short: "Make and prove a pair for the checkout, and leave it in place", Args: usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd.Context(), a, repo) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd.Context(), a, repo, dirty) },
 	}
 	cmd.Flags().StringVar(&repo, "repo", "", "repository on GitHub, OWNER/NAME (default: the checkout's origin)")
+	cmd.Flags().BoolVar(&dirty, "allow-dirty", false, "go on although the checkout has uncommitted changes, which stay behind")
 	return cmd
 }
 
-func runUp(ctx context.Context, a *app, repo string) error {
+func runUp(ctx context.Context, a *app, repo string, dirty bool) error {
 	set := map[string]any{}
 	if repo != "" {
 		set["github.repo"] = repo
@@ -44,10 +46,13 @@ func runUp(ctx context.Context, a *app, repo string) error {
 	progress := &progress{app: a}
 	result, err := loop.Up(ctx, loop.Request{
 		Dir: a.dir, Config: loaded.Config, Version: a.version, Locate: a.locator(loaded.Config.Engine),
-		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, Sink: progress.show,
+		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, AllowDirty: dirty, Sink: progress.show,
 	})
 	if err != nil {
 		return err
+	}
+	if !a.quiet {
+		fmt.Fprintf(a.stderr, "next: sbxpair exec -- COMMAND, sbxpair shell, sbxpair github …; at the end: sbxpair down %s\n", result.Run)
 	}
 	return a.print(result, func(w io.Writer) { fmt.Fprintln(w, result.Run) })
 }
@@ -55,7 +60,7 @@ func runUp(ctx context.Context, a *app, repo string) error {
 func newDownCmd(a *app) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "down [RUN...]", Short: "Remove pairs that were left in place", Args: usage(cobra.ArbitraryArgs),
+		Use: "down [RUN...]", Short: "Remove pairs that were left in place (without a name: the only one there is)", Args: usage(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, args []string) error { return runDown(cmd.Context(), a, args, all) },
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "remove every pair that was left in place on purpose")
@@ -63,12 +68,19 @@ func newDownCmd(a *app) *cobra.Command {
 }
 
 func runDown(ctx context.Context, a *app, args []string, all bool) error {
-	if all == (len(args) > 0) {
-		return &usageError{errors.New("name the runs to take down, or give --all (see: sbxpair ls)")}
+	if all && len(args) > 0 {
+		return &usageError{errors.New("name the runs to take down, or give --all, not both")}
 	}
 	leases, err := a.openLeases(args)
 	if err != nil {
 		return err
+	}
+	if !all && len(args) == 0 {
+		only, err := a.theLease("")
+		if err != nil {
+			return err
+		}
+		leases = []pair.Lease{only}
 	}
 	var errs []error
 	var removed []pair.RunID
@@ -198,6 +210,9 @@ func runList(ctx context.Context, a *app, all bool) error {
 		}
 		rows = append(rows, row)
 	}
+	if len(rows) == 0 && !a.quiet {
+		fmt.Fprintln(a.stderr, "no pairs")
+	}
 	return a.print(map[string]any{"runs": rows}, func(w io.Writer) { printList(w, rows) })
 }
 
@@ -250,7 +265,7 @@ func runPrune(ctx context.Context, a *app, dryRun, force bool) error {
 	if err != nil {
 		return err
 	}
-	plan := []pair.Leftover{}
+	plan, removed := []pair.Leftover{}, []pair.RunID{}
 	var errs []error
 	for _, ref := range refs {
 		engine := a.known(ref)
@@ -266,7 +281,7 @@ func runPrune(ctx context.Context, a *app, dryRun, force bool) error {
 		if dryRun {
 			continue
 		}
-		if !force && !confirm(a, fmt.Sprintf("Remove these %d on %s?", len(found), ref.Kind)) {
+		if !force && !confirm(a, fmt.Sprintf("Remove what is left of %s on %s?", count(len(found), "run"), ref.Kind)) {
 			errs = append(errs, &usageError{errors.New("nothing removed; give --force to remove without a question")})
 			continue
 		}
@@ -276,14 +291,26 @@ func runPrune(ctx context.Context, a *app, dryRun, force bool) error {
 		}
 		for _, left := range found {
 			errs = append(errs, loop.RemoveWorkspace(a.store().Dir(left.Run)))
+			removed = append(removed, left.Run)
 		}
 	}
-	printErr := a.print(map[string]any{"dry_run": dryRun, "runs": plan}, func(w io.Writer) {
+	printErr := a.print(map[string]any{"dry_run": dryRun, "found": plan, "removed": removed}, func(w io.Writer) {
 		if len(plan) == 0 {
 			fmt.Fprintln(w, "nothing to prune")
 		}
+		for _, run := range removed {
+			fmt.Fprintf(w, "removed %s\n", run)
+		}
 	})
 	return errors.Join(append(errs, printErr)...)
+}
+
+// count writes a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func orNone(names []string) string {

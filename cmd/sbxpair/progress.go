@@ -44,7 +44,8 @@ func (p *progress) show(payload events.Payload) {
 			fmt.Fprint(p.app.stderr, "\r")
 			p.open = ""
 		}
-		fmt.Fprintf(p.app.stderr, "  %-10s %6.1fs  %-6s %s\n", e.Phase, e.Took.Seconds(), mark, plain(detail))
+		line := fmt.Sprintf("  %-10s %6.1fs  %-6s %s", e.Phase, e.Took.Seconds(), mark, plain(detail))
+		fmt.Fprintln(p.app.stderr, strings.TrimRight(line, " "))
 	case events.AgentActed:
 		p.acted(e)
 	case events.Verified:
@@ -115,6 +116,9 @@ func printResult(w io.Writer, r loop.Result) {
 	row := func(name, format string, args ...any) { fmt.Fprintf(tw, name+"\t"+format+"\n", args...) }
 	row("run", "%s", r.Run)
 	row("outcome", "%s", r.Outcome)
+	if r.Reason != "" {
+		row("reason", "%s", short(r.Reason))
+	}
 	if d := r.Delivered; d.PullRequest != "" {
 		draft := ""
 		if d.Draft {
@@ -139,4 +143,7 @@ func printResult(w io.Writer, r loop.Result) {
 	}
 	row("seconds", "%s; %.1f in all", strings.Join(times, ", "), r.Took.Round(100*time.Millisecond).Seconds())
 	row("event log", "%s", r.Log)
+	if r.Kept {
+		row("kept", "the pair is still there; take it down with: sbxpair down %s", r.Run)
+	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/adrg/xdg"
 	charm "github.com/charmbracelet/log"
+	"github.com/muesli/termenv"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -115,7 +116,6 @@ func newRootCmd(a *app) *cobra.Command {
 	}
 	root.SetVersionTemplate("sbxpair {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
-	root.SetHelpCommand(&cobra.Command{Use: "no-help", Hidden: true}) // --help does it
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.configPath, "config", "", "configuration file in place of the user's own")
 	flags.StringVarP(&a.dir, "dir", "C", ".", "the checkout to work on")
@@ -125,11 +125,20 @@ func newRootCmd(a *app) *cobra.Command {
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "print nothing but results and errors")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "also print what is going on inside")
 	root.MarkFlagsMutuallyExclusive("quiet", "verbose")
+	completeFlag(root, "engine", "auto", "sbx", "local")
 	root.AddCommand(
 		newRunCmd(a), newUpCmd(a), newDownCmd(a), newListCmd(a), newExecCmd(a), newShellCmd(a), newCopyCmd(a),
 		newGitHubCmd(a), newDoctorCmd(a), newPruneCmd(a), newConfigCmd(a), newVersionCmd(a),
 	)
 	return root
+}
+
+// completeFlag makes the shell offer values for a flag of cmd.
+func completeFlag(cmd *cobra.Command, flag string, values ...string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err) // a flag that is not there: a mistake in this package
+	}
 }
 
 // usage marks errors of an argument check, which cobra does not type.
@@ -143,9 +152,12 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 }
 
 func (a *app) newLogger(level charm.Level) *slog.Logger {
-	handler := charm.NewWithOptions(a.stderr, charm.Options{Level: level})
-	if !a.terminal() || os.Getenv("NO_COLOR") != "" {
-		handler.SetColorProfile(0) // ASCII
+	// The wrapper hides that standard error may be a terminal: asked for its colours, one that does not answer costs
+	// seconds (termenv's OSC 10 and 11). Whether to colour is decided here instead.
+	handler := charm.NewWithOptions(struct{ io.Writer }{a.stderr}, charm.Options{Level: level})
+	handler.SetColorProfile(termenv.Ascii)
+	if a.terminal() && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
+		handler.SetColorProfile(termenv.ANSI)
 	}
 	return slog.New(handler)
 }
@@ -164,12 +176,12 @@ func (a *app) report(err error) {
 		return
 	}
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
-	fmt.Fprintf(a.stderr, "sbxpair: %s\n", lines[0])
+	fmt.Fprintf(a.stderr, "sbxpair: %s\n", plain(lines[0])) // it may hold what a stranger's file or program said
 	for _, line := range lines[1:] {
-		fmt.Fprintf(a.stderr, "  %s\n", line)
+		fmt.Fprintf(a.stderr, "  %s\n", plain(line))
 	}
 	if h := hint(err); h != "" {
-		fmt.Fprintf(a.stderr, "  try: %s\n", h)
+		fmt.Fprintf(a.stderr, "  try: %s\n", plain(h))
 	}
 }
 

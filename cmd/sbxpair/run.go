@@ -21,6 +21,7 @@ type runOptions struct {
 	allow    []string
 	deny     []string
 	keep     bool
+	dirty    bool
 }
 
 func newRunCmd(a *app) *cobra.Command {
@@ -47,6 +48,7 @@ func newRunCmd(a *app) *cobra.Command {
 	flags.StringArrayVar(&opts.verify, "verify", nil, "command that must pass inside the sandbox (repeatable)")
 	flags.StringSliceVar(&opts.allow, "allow", nil, "further hosts that the agent may reach")
 	flags.StringSliceVar(&opts.deny, "deny", nil, "hosts that neither sandbox may reach")
+	flags.BoolVar(&opts.dirty, "allow-dirty", false, "go on although the checkout has uncommitted changes, which stay behind")
 	flags.BoolVar(&opts.keep, "keep", false, "leave the pair in place afterwards (remove it with: sbxpair down)")
 	return cmd
 }
@@ -73,7 +75,7 @@ func runRun(cmd *cobra.Command, a *app, opts runOptions) error {
 	progress := &progress{app: a}
 	result, err := loop.Run(ctx, loop.Request{
 		Task: task, Dir: a.dir, Config: loaded.Config, Version: a.version, Locate: a.locator(loaded.Config.Engine),
-		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, Keep: opts.keep, Sink: progress.show,
+		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, Keep: opts.keep, AllowDirty: opts.dirty, Sink: progress.show,
 	})
 	if result.Run == "" {
 		return err // it never started

@@ -107,7 +107,7 @@ func runDaemon(ctx context.Context, a *app, idle time.Duration) error {
 		logger.Error("daemon cannot start", "err", err)
 		return err
 	}
-	d := &engine.Daemon{Engine: e, Proxy: proxy, Version: Version, Idle: idle}
+	d := &engine.Daemon{Engine: e, Proxy: proxy, Version: Version, Revision: a.Revision, Idle: idle}
 	if idle == 0 {
 		fmt.Fprintf(a.Stdout, "Starting daemon at %s (Ctrl+C to stop)...\n", st.DaemonSocket())
 	}

@@ -53,8 +53,8 @@ func runVersion(ctx context.Context, a *app, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	if _, err := e.DaemonHealth(ctx); err == nil {
-		doc.Server = serverVersion{"running", Version, a.Revision}
+	if d, err := e.DaemonHealth(ctx); err == nil {
+		doc.Server = serverVersion{"running", d.Version, d.Revision} // it may be of another build than this command
 	}
 	return a.printJSON(doc)
 }
