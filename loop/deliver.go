@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/github"
+	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // gate decides whether what the agent left may be delivered.
-func (r *run) gate(context.Context) (string, error) {
+func (r *run) gate(ctx context.Context) (string, error) {
 	repo, err := github.ParseRepo(r.repo)
 	if err != nil {
 		return "", err
@@ -36,10 +39,16 @@ func (r *run) gate(context.Context) (string, error) {
 	}
 	r.bounds = bounds
 	verdict := github.Check(bounds, change)
-	gated := events.Gated{Accepted: verdict.Decision == github.Allow}
+	gated := events.Gated{}
 	for _, reason := range verdict.Reasons {
 		gated.Refusals = append(gated.Refusals, reason.String())
 	}
+	hidden, err := r.hiddenSecrets(ctx)
+	if err != nil {
+		return "", err
+	}
+	gated.Refusals = append(gated.Refusals, hidden...)
+	gated.Accepted = verdict.Decision == github.Allow && len(hidden) == 0
 	r.log.Emit(gated)
 	if !gated.Accepted {
 		return "", fmt.Errorf("%w: %s", ErrRefused, strings.Join(gated.Refusals, "; "))
@@ -47,37 +56,88 @@ func (r *run) gate(context.Context) (string, error) {
 	return "within bounds", nil
 }
 
-// deliver hands the checked change to the github sandbox and opens the pull request from there.
-func (r *run) deliver(ctx context.Context) (string, error) {
+// maxScan bounds how much of one file is searched.
+const maxScan = 32 << 20
+
+// hiddenSecrets looks for credentials where the patch does not show them as text: the values of this run in any new
+// content, and anything of a credential's shape in binary files. It returns refusals.
+func (r *run) hiddenSecrets(ctx context.Context) ([]string, error) {
+	binary := map[string]bool{}
+	for _, f := range r.end.Files {
+		binary[f.Path] = f.Binary
+	}
+	scanner := secrets.NewScanner()
+	var refusals []string
+	err := r.work.Blobs(ctx, r.end, maxScan, func(path string, data []byte) error {
+		found := scanner.Scan(data)
+		switch {
+		case r.redact.Contains(data):
+			refusals = append(refusals, fmt.Sprintf("%s: %q: holds a credential of this run", github.ReasonSecret, path))
+		case binary[path] && len(found) > 0:
+			refusals = append(refusals, fmt.Sprintf("%s: %q: holds what has the shape of a credential (%s)", github.ReasonSecret, path, found[0].Kind))
+		}
+		return nil
+	})
+	return refusals, err
+}
+
+// github returns a client whose every request leaves from inside the github sandbox.
+func (r *run) github() (*github.Client, github.Repo, error) {
 	endpoint, err := github.ParseEndpoint(r.req.Config.GitHub.Host)
 	if err != nil {
-		return "", err
+		return nil, github.Repo{}, err
 	}
 	repo, err := github.ParseRepo(r.repo)
 	if err != nil {
-		return "", err
+		return nil, github.Repo{}, err
 	}
+	return github.NewClient(r.pair.GitHub, endpoint, github.WithVersion(r.req.Version)), repo, nil
+}
+
+// keepWork writes what the agent left into the run's folder, so that it outlives a run that fails from here on.
+func (r *run) keepWork(ctx context.Context) error {
+	file, err := openPrivate(filepath.Join(r.result.Dir, workFile))
+	if err != nil {
+		return fmt.Errorf("keep the work: %w", err)
+	}
+	return errors.Join(r.work.WriteBundle(ctx, r.end, "refs/heads/"+r.branch(), file), file.Close())
+}
+
+// workFile is the bundle of what the agent left, in the run's folder.
+const workFile = "work.bundle"
+
+// deliver hands the checked change to the github sandbox and opens the pull request from there.
+func (r *run) deliver(ctx context.Context) (string, error) {
 	var bundle bytes.Buffer
 	if err := r.work.WriteBundle(ctx, r.end, "refs/heads/"+r.branch(), &bundle); err != nil {
 		return "", err
 	}
-	client := github.NewClient(r.pair.GitHub, endpoint, github.WithVersion(r.req.Version))
+	client, repo, err := r.github()
+	if err != nil {
+		return "", err
+	}
 	defer client.Close()
 	done, err := github.Deliver(ctx, r.pair.GitHub, client, github.Delivery{
 		Run: string(r.id), Repo: repo, Base: r.end.Base, BaseBranch: r.baseBranch(), Head: r.end.Head, Branch: r.branch(),
 		Bundle: &bundle, Title: r.title(), Body: r.body(), Ready: !r.req.Config.GitHub.Draft, Comment: r.comment(), Bounds: r.bounds,
 	})
+	if done.Push != "" { // also beside an error: what stands on GitHub is said
+		r.result.Delivered = events.Delivered{
+			Branch: done.Branch, Commit: done.Head, PullRequest: done.PullRequest.URL, Number: done.PullRequest.Number,
+			Draft: done.PullRequest.Draft,
+		}
+		if done.Comment != nil {
+			r.result.Delivered.Comment = done.Comment.URL
+		}
+		r.log.Emit(r.result.Delivered)
+	}
 	if err != nil {
 		return "", deliveryError(err)
 	}
-	r.result.Delivered = events.Delivered{
-		Branch: done.Branch, Commit: done.Head, PullRequest: done.PullRequest.URL, Number: done.PullRequest.Number,
-		Draft: done.PullRequest.Draft,
+	r.result.Work = ""
+	if err := os.Remove(filepath.Join(r.result.Dir, workFile)); err != nil { // it is on GitHub now
+		r.log.Emit(events.Noted{Text: err.Error()})
 	}
-	if done.Comment != nil {
-		r.result.Delivered.Comment = done.Comment.URL
-	}
-	r.log.Emit(r.result.Delivered)
 	return r.result.Delivered.PullRequest, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sbxpair/sbxpair/agent"
 	"github.com/sbxpair/sbxpair/config"
@@ -23,6 +24,7 @@ import (
 // Errors of a run, beside those of the packages below.
 var (
 	ErrNoTask  = errors.New("the task is empty")
+	ErrTask    = errors.New("the task cannot be used")
 	ErrFailed  = errors.New("the work failed")     // the agent failed, or a verify command did
 	ErrNoAgent = errors.New("no agent")            // its CLI is not in the sandbox
 	ErrNothing = errors.New("nothing to deliver")  // the agent changed nothing
@@ -67,9 +69,11 @@ type Result struct {
 	Blocked   []events.Blocked  `json:"blocked,omitempty"`
 	Phases    []PhaseTime       `json:"phases"`
 	Took      time.Duration     `json:"took_ns"`
-	Kept      bool              `json:"kept,omitempty"`
-	Dir       string            `json:"dir,omitempty"` // the run's folder
-	Log       string            `json:"log,omitempty"` // the event log in it
+	// Work is a git bundle of what the agent left, if it was not delivered.
+	Work string `json:"work,omitempty"`
+	Kept bool   `json:"kept,omitempty"`
+	Dir  string `json:"dir,omitempty"` // the run's folder
+	Log  string `json:"log,omitempty"` // the event log in it
 }
 
 // Up makes and proves a pair for the checkout and leaves it in place: the first half of [Run], by itself. If any of it
@@ -262,8 +266,8 @@ func (r *run) release(ctx context.Context) error {
 }
 
 func (r *run) preflight(ctx context.Context) error {
-	if strings.TrimSpace(r.req.Task) == "" && !r.upOnly {
-		return ErrNoTask
+	if err := r.checkTask(); err != nil && !r.upOnly {
+		return err
 	}
 	cfg, ok := r.req.Config, false
 	if r.adapter, ok = agent.Lookup(cfg.Agent.Name); !ok {
@@ -324,6 +328,23 @@ func RemoveWorkspace(run string) error {
 
 func (r *run) branch() string { return r.req.Config.GitHub.BranchPrefix + string(r.id) }
 
+// checkTask refuses a task that could only fail after the work was paid for.
+func (r *run) checkTask() error {
+	task := r.req.Task
+	switch {
+	case strings.TrimSpace(task) == "":
+		return ErrNoTask
+	case !utf8.ValidString(task) || strings.ContainsRune(task, 0):
+		return fmt.Errorf("%w: it is not plain UTF-8 text", ErrTask)
+	case r.title() == "":
+		return fmt.Errorf("%w: its first line has nothing to make a title of", ErrTask)
+	}
+	if found := secrets.NewScanner().Scan([]byte(task)); len(found) > 0 {
+		return fmt.Errorf("%w: it holds what has the shape of a credential (%s), which would go to the model and into the record", ErrTask, found[0].Kind)
+	}
+	return nil
+}
+
 func (r *run) source() workspace.Source {
 	return workspace.Source{Dir: r.req.Dir, Mode: workspace.ModeClone, Branch: r.branch(), Home: r.req.Home, AllowDirty: r.req.AllowDirty}
 }
@@ -372,7 +393,34 @@ func (r *run) provision(ctx context.Context) (string, error) {
 func (r *run) prove(ctx context.Context) (string, error) {
 	proof, err := provision.Prove(ctx, r.pair, r.plan, r.adapter.Credential.Check, r.agentToken, r.githubToken)
 	r.log.Emit(proof)
+	if err == nil && !r.upOnly {
+		err = r.checkBase(ctx)
+	}
 	return fmt.Sprintf("%d answers as expected", len(proof.Probes)), err
+}
+
+// checkBase makes sure, from the github sandbox and before any work is paid for, that the result could be delivered.
+func (r *run) checkBase(ctx context.Context) error {
+	client, repo, err := r.github()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, found, err := client.Branch(ctx, repo, r.baseBranch())
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%w: %s has no branch %q to merge into; name one with --base", config.ErrInvalid, repo, r.baseBranch())
+	}
+	pushed, err := client.HasCommit(ctx, repo, r.work.Base)
+	if err != nil {
+		return err
+	}
+	if !pushed {
+		return fmt.Errorf("%w: the checkout's commit %.12s is not on %s yet; push it first", config.ErrInvalid, r.work.Base, repo)
+	}
+	return nil
 }
 
 // receipt writes the run's summary beside its log, with the hash that closes the log's chain.

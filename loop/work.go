@@ -86,7 +86,41 @@ func (r *run) execute(ctx context.Context) (string, error) {
 	if res.Code == exitNotFound {
 		return "", fmt.Errorf("%w: the agent's CLI is not in the sandbox: %s", ErrNoAgent, lastLine(res.Stderr))
 	}
-	return fmt.Sprintf("%d turns, %d tokens in, %d out", res.Summary.Turns, res.Usage.Input, res.Usage.Output), judged(verdict)
+	detail := fmt.Sprintf("%d turns, %d tokens in, %d out", res.Summary.Turns, res.Usage.Input, res.Usage.Output)
+	if verdict.Outcome == agent.CutOff && !overBudget(res.Stop) {
+		// Nothing of ours stopped it: something in the sandbox did, or the sandbox is gone.
+		return "", errors.Join(fmt.Errorf("%w: the agent's session was cut off: %s", ErrFailed, verdict.Reason), r.lost(ctx))
+	}
+	return detail, judged(verdict)
+}
+
+// overBudget reports whether a limit of the run ended the agent.
+func overBudget(stop agent.Stop) bool {
+	return stop == agent.StopWall || stop == agent.StopIdle || stop == agent.StopTurns
+}
+
+// lost returns an error that matches [pair.ErrLost] if the engine no longer runs the agent sandbox.
+func (r *run) lost(ctx context.Context) error {
+	box, err := r.engine.Get(ctx, r.pair.Agent.Name)
+	switch {
+	case errors.Is(err, sbx.ErrNotFound):
+		return fmt.Errorf("%w: %s", pair.ErrLost, r.pair.Agent.Name)
+	case err != nil:
+		return err
+	case box.Status != sbx.StatusRunning:
+		return fmt.Errorf("%w: %s is %s", pair.ErrLost, r.pair.Agent.Name, box.Status)
+	}
+	return nil
+}
+
+// quiesce ends every process in the agent sandbox but the engine's own: the agent's may hide from a search by
+// environment or descent, and must not change files behind the end state. Only our own engine runs nothing else there.
+func (r *run) quiesce(ctx context.Context) {
+	if r.engineRef.Kind != pair.EngineLocal {
+		return
+	}
+	// The shell ends with the others, or is spared: its exit code says nothing.
+	r.guest().Run(ctx, workspace.Command{Argv: []string{"sh", "-c", "kill -KILL -1"}, Dir: "/"})
 }
 
 // judged turns the verdict on the agent's session into the run's error.
@@ -173,8 +207,9 @@ func (r *run) verifyOne(ctx context.Context, dir, command string) (events.Verifi
 
 // collect imports what the agent left.
 func (r *run) collect(ctx context.Context) (string, error) {
+	r.quiesce(ctx)
 	var err error
-	r.end, err = r.work.Collect(ctx, r.guest(), workspace.CollectOptions{Message: commitMessage(r.req.Task)})
+	r.end, err = r.work.Collect(ctx, r.guest(), workspace.CollectOptions{Message: r.title()})
 	if err != nil {
 		return "", err
 	}
@@ -190,6 +225,10 @@ func (r *run) collect(ctx context.Context) (string, error) {
 		if r.end, err = r.work.Squash(ctx, r.end, r.title(), r.started); err != nil {
 			return "", err
 		}
+		if err := r.keepWork(ctx); err != nil {
+			return "", err
+		}
+		r.result.Work = filepath.Join(r.result.Dir, workFile)
 	}
 	summary := events.EndState{Base: r.end.Base, Head: r.end.Head, Commits: commits, Bytes: len(r.end.Patch)}
 	for _, f := range r.end.Files {

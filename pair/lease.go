@@ -136,6 +136,9 @@ func (s *Store) Load(run RunID) (Lease, error) {
 	if err := json.Unmarshal(text, &l); err != nil {
 		return Lease{}, fmt.Errorf("read lease of run %s: %w", run, err)
 	}
+	if l.Run != run {
+		return Lease{}, fmt.Errorf("read lease of run %s: it is of run %.20q", run, l.Run)
+	}
 	return l, nil
 }
 

@@ -64,6 +64,14 @@ func isTrailingNotice(tail string) bool {
 // decodeJSON finds the document in out and decodes it. The document must be an object that has the key, whatever its
 // value; key "" means that any object or array will do.
 func decodeJSON(out []byte, key string, into any) error {
+	// Nothing but the document is the usual case; then Unmarshal's own check is the only one. It leaves into alone if the
+	// text is no document.
+	if whole := bytes.TrimSpace(out); len(whole) > 0 && (whole[0] == '{' || whole[0] == '[') && json.Unmarshal(whole, into) == nil {
+		if key != "" && !hasKey(whole, key) {
+			return malformed("JSON document is not an object with %q", key)
+		}
+		return nil
+	}
 	doc, _, err := firstJSON(out)
 	if err != nil {
 		return err

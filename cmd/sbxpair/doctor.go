@@ -35,7 +35,19 @@ func newDoctorCmd(a *app) *cobra.Command {
 			"pair as a run does, takes a run's own proof, asks what only its insides can answer, and removes the pair: after a green\n" +
 			"deep report a run will start. Ends with 1 if a check is red. The checks: docs/reference/doctor.md.",
 		Example: "  sbxpair doctor\n  sbxpair doctor --deep --repo octo/slugify\n  sbxpair doctor --fix\n  sbxpair doctor --conformance\n  SBXPAIR_RECORD=/tmp/calls sbxpair doctor --conformance && sbxpair doctor --import /tmp/calls --out fixtures",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runDoctor(cmd.Context(), a, opts) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case (opts.from == "") != (opts.out == ""):
+				return &usageError{errors.New("--import and --out go together")}
+			case opts.from != "":
+				return runDoctorImport(a, opts)
+			case opts.force && !opts.fix:
+				return &usageError{errors.New("--force goes with --fix")}
+			case opts.conformance:
+				return runConformance(cmd.Context(), a)
+			}
+			return runDoctor(cmd.Context(), a, opts)
+		},
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&opts.deep, "deep", false, "also ask from inside a scratch pair, which is removed afterwards")

@@ -22,6 +22,7 @@ import (
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/fixtures/demo/repo"
 	"github.com/sbxpair/sbxpair/fixtures/demo/stage"
+	"github.com/sbxpair/sbxpair/fixtures/github/hub"
 	"github.com/sbxpair/sbxpair/fixtures/model"
 	"github.com/sbxpair/sbxpair/loop"
 	"github.com/sbxpair/sbxpair/secrets"
@@ -418,8 +419,11 @@ func TestOutcomes(t *testing.T) {
 		"verify fails":        {[]model.Step{do("echo '# no fix' >> slugify.sh"), say("Done.")}, 1, "sh test.sh"},
 		"workflow is touched": {[]model.Step{do("mkdir -p .github/workflows; echo x > .github/workflows/x.yml; printf '#!/bin/sh\\nexit 0\\n' > test.sh"), say("Done.")}, 6, ".github/workflows/x.yml"},
 		// The fix is in a file that .gitignore hides: it would not be delivered, so it must not count.
-		"fix is hidden": {[]model.Step{do("cat slugify.sh > real.sh; " + fixWith("real.sh") + "; printf '#!/bin/sh\\nexec sh ./real.sh \"$@\"\\n' > slugify.sh; echo real.sh > .gitignore; sh test.sh"), say("Done.")}, 1, "sh test.sh"},
-		"escapes":       {[]model.Step{do("printf '#!/bin/sh\\nprintf \"\\\\033]0;pwned\\\\007\"; exit 3\\n' > test.sh"), say("Done.")}, 1, "exit 3"},
+		"fix is hidden":      {[]model.Step{do("cat slugify.sh > real.sh; " + fixWith("real.sh") + "; printf '#!/bin/sh\\nexec sh ./real.sh \"$@\"\\n' > slugify.sh; echo real.sh > .gitignore; sh test.sh"), say("Done.")}, 1, "sh test.sh"},
+		"secret in a binary": {[]model.Step{do(fixWith("slugify.sh") + "; printf 'github_pat_%022d_%059d\\0' 1 2 > data.bin"), say("Done.")}, 6, "data.bin"},
+		// A process that hides from the search by environment swaps the file once the end state is taken.
+		"swapped behind": {[]model.Step{do("env -i setsid sh -c 'while ! ls -d /tmp/sbxpair-end.* >/dev/null 2>&1; do sleep 0.05; done; " + "sleep 0.3; cd $PWD; sed -i s/+/x/ test.sh' >/dev/null 2>&1 &"), say("Done.")}, 8, "nothing"},
+		"escapes":        {[]model.Step{do("printf '#!/bin/sh\\nprintf \"\\\\033]0;pwned\\\\007\"; exit 3\\n' > test.sh"), say("Done.")}, 1, "exit 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, stage.Options{Scripts: []model.Script{{Steps: tt.steps}}})
@@ -494,6 +498,31 @@ func TestRudeCallers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What goes wrong on GitHub has its own exit code, says what stands there already, and keeps the work.
+func TestGitHubTrouble(t *testing.T) {
+	t.Run("token expires before the comment", func(t *testing.T) {
+		s := open(t, stage.Options{})
+		s.Hub.Inject(hub.Fault{Kind: hub.Expired, Op: "issues/create-comment"})
+		got := sbxpair(t, s, runArgs(s)...)
+		got.want(t, 5, "pull/1")
+		var result loop.Result
+		if err := json.Unmarshal([]byte(got.stdout), &result); err != nil || result.Delivered.Number != 1 {
+			t.Errorf("result %+v, %v; want the pull request that is there", result, err)
+		}
+		bundle := exec.CommandContext(t.Context(), "git", "-C", s.Work, "bundle", "verify", "--quiet", result.Work)
+		if out, err := bundle.CombinedOutput(); err != nil {
+			t.Errorf("the work is not kept: %v %s", err, out)
+		}
+	})
+	t.Run("base is not there", func(t *testing.T) {
+		s := open(t, stage.Options{})
+		sbxpair(t, s, append(runArgs(s), "--base", "release")...).want(t, 2, `no branch "release"`)
+		if n := len(s.Model.Calls()); n != 0 {
+			t.Errorf("the model was called %d times for a result that cannot be delivered", n)
+		}
+	})
 }
 
 // Bad input ends with a clear error and the documented code, and leaves nothing.

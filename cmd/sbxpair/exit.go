@@ -88,7 +88,8 @@ func exitCode(err error) int {
 		return signalled.code()
 	case ownFailure:
 		return failure.code
-	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrNoAgent, pair.ErrNoLease, sbx.ErrInvalid):
+	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrTask, loop.ErrNoAgent, pair.ErrNoLease, sbx.ErrInvalid,
+		github.ErrBaseMissing, github.ErrEmptyRepository, github.ErrArchived):
 		return exitUsage
 	case is(loop.ErrBudget):
 		return exitBudget
@@ -97,8 +98,10 @@ func exitCode(err error) int {
 	case is(secrets.ErrMissing, secrets.ErrUnfit, provision.ErrCredential, github.ErrUnauthorized):
 		return exitCredential
 	case is(loop.ErrRefused, provision.ErrRefused, provision.ErrNotProven, github.ErrForbidden, github.ErrBlockedByPolicy,
-		github.ErrRefused, github.ErrOutOfBounds, workspace.ErrHostile, workspace.ErrTooLarge):
+		github.ErrRefused, github.ErrOutOfBounds, github.ErrPushRefused, github.ErrBranchMoved, workspace.ErrHostile, workspace.ErrTooLarge):
 		return exitRefused
+	case is(pair.ErrLost):
+		return exitEngine
 	case is(loop.ErrFailed, doctor.ErrRed):
 		return exitFailed
 	case isEngine(err):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -107,11 +108,20 @@ func runDown(ctx context.Context, a *app, args []string, all bool) error {
 	return errors.Join(append(errs, printErr)...)
 }
 
+// leases returns the leases that can be read; a warning names the others.
+func (a *app) leases() []pair.Lease {
+	list, err := a.store().List()
+	if err != nil {
+		a.log.Warn("a record of a run cannot be read", "err", err)
+	}
+	return list
+}
+
 // openLeases returns the open leases of the runs named, or all.
 func (a *app) openLeases(args []string) ([]pair.Lease, error) {
 	if len(args) == 0 {
-		list, err := a.store().List()
-		return slices.DeleteFunc(list, func(l pair.Lease) bool { return l.State != pair.Open }), err
+		list := slices.DeleteFunc(a.leases(), func(l pair.Lease) bool { return l.State != pair.Open })
+		return list, nil
 	}
 	var list []pair.Lease
 	for _, arg := range args {
@@ -172,13 +182,10 @@ func newListCmd(a *app) *cobra.Command {
 }
 
 func runList(ctx context.Context, a *app, all bool) error {
-	leases, err := a.store().List()
-	if err != nil {
-		return err
-	}
 	engines := map[pair.EngineRef][]sbx.Sandbox{}
+	unreachable := map[pair.EngineRef]error{}
 	rows := []listed{}
-	for _, l := range leases {
+	for _, l := range a.leases() {
 		if l.State != pair.Open && !all {
 			continue
 		}
@@ -196,12 +203,14 @@ func runList(ctx context.Context, a *app, all bool) error {
 		if l.State == pair.Open {
 			boxes, known := engines[l.Engine]
 			if !known {
-				if boxes, err = a.known(l.Engine).List(ctx); err != nil {
-					return err
-				}
+				boxes, unreachable[l.Engine] = a.known(l.Engine).List(ctx)
 				engines[l.Engine] = boxes
 			}
 			for _, name := range l.Sandboxes {
+				if unreachable[l.Engine] != nil {
+					row.Sandboxes[name] = "unknown"
+					continue
+				}
 				row.Sandboxes[name] = "gone"
 				if i := slices.IndexFunc(boxes, func(b sbx.Sandbox) bool { return b.Name == name }); i >= 0 {
 					row.Sandboxes[name] = string(boxes[i].Status)
@@ -213,7 +222,8 @@ func runList(ctx context.Context, a *app, all bool) error {
 	if len(rows) == 0 && !a.quiet {
 		fmt.Fprintln(a.stderr, "no pairs")
 	}
-	return a.print(map[string]any{"runs": rows}, func(w io.Writer) { printList(w, rows) })
+	printErr := a.print(map[string]any{"runs": rows}, func(w io.Writer) { printList(w, rows) })
+	return errors.Join(append(slices.Collect(maps.Values(unreachable)), printErr)...)
 }
 
 func printList(w io.Writer, rows []listed) {
@@ -224,7 +234,7 @@ func printList(w io.Writer, rows []listed) {
 	fmt.Fprintln(tw, "RUN\tSTATE\tAGE\tREPOSITORY\tENGINE\tISOLATION\tSANDBOXES")
 	for _, r := range rows {
 		var states []string
-		for _, name := range slices.Sorted(keys(r.Sandboxes)) {
+		for _, name := range slices.Sorted(maps.Keys(r.Sandboxes)) {
 			_, role, _ := pair.ParseName(name)
 			states = append(states, fmt.Sprintf("%s %s", role, r.Sandboxes[name]))
 		}
@@ -236,16 +246,6 @@ func printList(w io.Writer, rows []listed) {
 			r.Engine.Kind, r.Engine.Version, r.Engine.Isolation, strings.Join(states, ", "))
 	}
 	tw.Flush()
-}
-
-func keys[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 func newPruneCmd(a *app) *cobra.Command {
@@ -295,7 +295,7 @@ func runPrune(ctx context.Context, a *app, dryRun, force bool) error {
 		}
 	}
 	printErr := a.print(map[string]any{"dry_run": dryRun, "found": plan, "removed": removed}, func(w io.Writer) {
-		if len(plan) == 0 {
+		if len(plan) == 0 && errors.Join(errs...) == nil {
 			fmt.Fprintln(w, "nothing to prune")
 		}
 		for _, run := range removed {

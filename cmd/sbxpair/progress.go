@@ -125,6 +125,8 @@ func printResult(w io.Writer, r loop.Result) {
 			draft = " (draft)"
 		}
 		row("pull request", "%s%s", d.PullRequest, draft)
+	} else if d.Branch != "" {
+		row("branch", "%s is pushed; no pull request yet", d.Branch)
 	}
 	if r.Agent.Outcome != "" {
 		row("agent", "%s: %d turns, %d tokens in (%d cached), %d out", r.Agent.Outcome, r.Agent.Turns, r.Agent.Input, r.Agent.Cached, r.Agent.Output)
@@ -143,6 +145,9 @@ func printResult(w io.Writer, r loop.Result) {
 	}
 	row("seconds", "%s; %.1f in all", strings.Join(times, ", "), r.Took.Round(100*time.Millisecond).Seconds())
 	row("event log", "%s", r.Log)
+	if r.Work != "" {
+		row("work", "kept; take it into the checkout with: git fetch %s '+refs/heads/*:refs/heads/*'", r.Work)
+	}
 	if r.Kept {
 		row("kept", "the pair is still there; take it down with: sbxpair down %s", r.Run)
 	}

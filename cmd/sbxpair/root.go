@@ -170,15 +170,28 @@ func (a *app) terminal() bool {
 
 func isTerminal(file *os.File) bool { return file != nil && term.IsTerminal(int(file.Fd())) }
 
+// Bounds of what an error shows without --verbose: some hold a program's own words.
+const (
+	maxErrorLine  = 400
+	maxErrorLines = 12
+)
+
 // report prints an error once: what failed and why on the first line, what to do below.
 func (a *app) report(err error) {
 	if _, silent := errors.AsType[codeError](err); err == nil || silent {
 		return
 	}
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
-	fmt.Fprintf(a.stderr, "sbxpair: %s\n", plain(lines[0])) // it may hold what a stranger's file or program said
-	for _, line := range lines[1:] {
-		fmt.Fprintf(a.stderr, "  %s\n", plain(line))
+	for i, line := range lines[:min(len(lines), maxErrorLines)] {
+		prefix := "  "
+		if i == 0 {
+			prefix = "sbxpair: "
+		}
+		line = plain(line) // it may hold what a stranger's file or program said
+		if r := []rune(line); len(r) > maxErrorLine && !a.verbose {
+			line = string(r[:maxErrorLine]) + "…"
+		}
+		fmt.Fprintln(a.stderr, prefix+line)
 	}
 	if h := hint(err); h != "" {
 		fmt.Fprintf(a.stderr, "  try: %s\n", plain(h))
