@@ -104,6 +104,13 @@ func (l *Log) Head() (seq int64, hash string) {
 	return l.seq, l.prev
 }
 
+// Err returns the first error of writing, after which nothing more is written.
+func (l *Log) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
 // Close syncs and closes the file, and returns the first error of writing, if any.
 func (l *Log) Close() error {
 	l.mu.Lock()

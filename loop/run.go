@@ -90,13 +90,33 @@ func Run(ctx context.Context, req Request) (Result, error) {
 
 func start(ctx context.Context, req Request, upOnly bool) (Result, error) {
 	r := &run{req: req, started: time.Now(), id: pair.NewRunID(time.Now()), upOnly: upOnly}
-	err := r.do(ctx)
+	err := r.masked(r.do(ctx))
 	r.conclude(err)
 	return r.result, err
 }
 
+// maskedError is an error whose text holds no credential value: what a host answered, or a program said, may hold one.
+type maskedError struct {
+	err  error
+	mask *secrets.Redactor
+}
+
+func (e *maskedError) Error() string { return e.mask.String(e.err.Error()) }
+func (e *maskedError) Unwrap() error { return e.err }
+
+func (r *run) masked(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, done := errors.AsType[*maskedError](err); done {
+		return err
+	}
+	return &maskedError{err, r.redact}
+}
+
 // conclude fills in how the run ended.
 func (r *run) conclude(err error) {
+	err = r.masked(err)
 	r.result.Took, r.result.Outcome, r.result.Reason = time.Since(r.started), Outcome(err), ""
 	switch {
 	case err != nil:
@@ -150,6 +170,7 @@ type run struct {
 	work        workspace.Workspace
 	plan        provision.Plan
 	pair        *pair.Pair
+	proven      bool
 	agentResult agent.Result
 	end         workspace.EndState
 	bounds      github.Bounds
@@ -200,6 +221,9 @@ func (r *run) do(ctx context.Context) (err error) {
 
 // phase runs one step between its two events.
 func (r *run) phase(ctx context.Context, name events.Phase, do func(context.Context) (string, error)) error {
+	if err := r.log.Err(); err != nil {
+		return fmt.Errorf("%s: no record can be kept: %w", name, err)
+	}
 	r.log.Emit(events.PhaseStarted{Phase: name})
 	start := time.Now()
 	detail, err := do(ctx)
@@ -248,8 +272,8 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 	return err
 }
 
-// keep reports whether the pair stays: asked for, or the point of it all.
-func (r *run) keep(err error) bool { return r.req.Keep || r.upOnly && err == nil }
+// keep reports whether the pair stays: asked for, or the point of it all. A pair that was never proven does not.
+func (r *run) keep(err error) bool { return r.proven && (r.req.Keep || r.upOnly && err == nil) }
 
 func (r *run) release(ctx context.Context) error {
 	r.log.Emit(events.PhaseStarted{Phase: events.PhaseRelease})
@@ -393,6 +417,7 @@ func (r *run) provision(ctx context.Context) (string, error) {
 func (r *run) prove(ctx context.Context) (string, error) {
 	proof, err := provision.Prove(ctx, r.pair, r.plan, r.adapter.Credential.Check, r.agentToken, r.githubToken)
 	r.log.Emit(proof)
+	r.proven = err == nil
 	if err == nil && !r.upOnly {
 		err = r.checkBase(ctx)
 	}

@@ -2,6 +2,7 @@ package secrets
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -104,4 +105,19 @@ func (s *Scanner) Scan(b []byte) []Finding {
 		}
 	}
 	return found
+}
+
+// Mask returns s with everything masked that has the shape of a credential: for text whose values nobody knows.
+func (sc *Scanner) Mask(s string) string {
+	found := sc.Scan([]byte(s))
+	slices.SortFunc(found, func(a, b Finding) int { return a.Start - b.Start })
+	var out strings.Builder
+	at := 0
+	for _, f := range found {
+		if f.Start >= at {
+			out.WriteString(s[at:f.Start] + Mask)
+		}
+		at = max(at, f.End)
+	}
+	return out.String() + s[at:]
 }

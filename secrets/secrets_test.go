@@ -158,6 +158,14 @@ func FuzzRedactor(f *testing.F) {
 	})
 }
 
+func TestScannerMasksShapes(t *testing.T) {
+	token := "github_pat_" + strings.Repeat("a", 22) + "_" + strings.Repeat("b", 59)
+	got := secrets.NewScanner().Mask("push refused: " + token + ", gho_" + strings.Repeat("c", 36) + "; holds " + secrets.GitHubServicePlaceholder)
+	if want := "push refused: ***, ***; holds " + secrets.GitHubServicePlaceholder; got != want {
+		t.Errorf("masked to %q, want %q", got, want)
+	}
+}
+
 func TestSource(t *testing.T) {
 	dir := t.TempDir()
 	private, open := filepath.Join(dir, "private"), filepath.Join(dir, "open")

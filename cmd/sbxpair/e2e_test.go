@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -514,6 +515,28 @@ func TestGitHubTrouble(t *testing.T) {
 		bundle := exec.CommandContext(t.Context(), "git", "-C", s.Work, "bundle", "verify", "--quiet", result.Work)
 		if out, err := bundle.CombinedOutput(); err != nil {
 			t.Errorf("the work is not kept: %v %s", err, out)
+		}
+	})
+	t.Run("the answer holds the token", func(t *testing.T) {
+		s := open(t, stage.Options{})
+		dir, err := s.Hub.Dir(stage.FullName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token := s.Tokens[1].Reveal()
+		basic := base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))
+		hook := filepath.Join(dir, "hooks", "pre-receive")
+		if err := os.MkdirAll(filepath.Dir(hook), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(hook, []byte("#!/bin/sh\necho 'denied for "+token+"'\necho 'error: basic "+basic+"'\nexit 1\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		got := sbxpair(t, s, runArgs(s)...)
+		os.Remove(hook)
+		got.want(t, 6, secrets.Mask)
+		if known := secrets.NewRedactor(s.Tokens...); known.Contains([]byte(got.stdout)) || known.Contains([]byte(got.stderr)) {
+			t.Error("the token that GitHub's answer holds is shown")
 		}
 	})
 	t.Run("base is not there", func(t *testing.T) {

@@ -2,122 +2,271 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sbxpair/sbxpair/github"
 	"github.com/sbxpair/sbxpair/pair"
 )
 
-// githubOptions are what every github verb takes.
-type githubOptions struct {
-	run      string
-	title    string
-	body     string
-	bodyFile string
-	labels   []string
-	head     string
-	base     string
-	ready    bool
-	number   int
-}
-
 func newGitHubCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "github", Short: "Act on GitHub from the github sandbox of a pair", Args: usage(cobra.NoArgs),
-		Long: "Every request leaves from inside the github sandbox of a pair that is up (sbxpair up); this process opens no connection.",
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	issue := &cobra.Command{Use: "issue", Short: "Issues", Args: usage(cobra.NoArgs), RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	issue.AddCommand(newIssueCreateCmd(a))
-	pr := &cobra.Command{Use: "pr", Short: "Pull requests", Args: usage(cobra.NoArgs), RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	pr.AddCommand(newPullRequestCreateCmd(a))
-	cmd.AddCommand(issue, pr, newCommentCmd(a))
+	return group("github", "Act on GitHub from the github sandbox of a pair",
+		"Every request leaves from inside the github sandbox of a pair that is up (sbxpair up); this process opens no connection.",
+		group("issue", "Issues", "",
+			newIssueCreateCmd(a), newIssueListCmd(a), newIssueSearchCmd(a), newIssueViewCmd(a), newIssueUpdateCmd(a), newIssueCloseCmd(a),
+			newNumberedCommentCmd(a, "an issue"), newLabelCmd(a, "an issue"), newIssueAssignCmd(a)),
+		group("pr", "Pull requests", "",
+			newPullCreateCmd(a), newPullListCmd(a), newPullViewCmd(a), newPullUpdateCmd(a), newPullCloseCmd(a), newPullReviewersCmd(a), newPullReviewCmd(a),
+			newNumberedCommentCmd(a, "a pull request"), newLabelCmd(a, "a pull request")),
+		group("status", "Commit statuses", "", newStatusSetCmd(a)),
+		newCommentCmd(a))
+}
+
+func group(use, short, long string, verbs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: usage(cobra.NoArgs), RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd.AddCommand(verbs...)
 	return cmd
 }
 
-func (o *githubOptions) text(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.run, "run", "", "the run (default: the only pair there is)")
-	cmd.Flags().StringVar(&o.body, "body", "", "text")
-	cmd.Flags().StringVar(&o.bodyFile, "body-file", "", "read the text from a file (- for standard input)")
+// verb is one operation on GitHub as a command: it says what the command takes, what it does, and how it shows the result to a person.
+type verb[T any] struct {
+	use, short, long string
+	numbered         bool                 // the first argument is the number of an issue or a pull request
+	args             cobra.PositionalArgs // check of the other arguments; nil allows none
+	text             bool                 // takes --body or --body-file
+	required         []string             // flags
+	flags            func(*pflag.FlagSet)
+	do               func(context.Context, act) (T, error)
+	show             func(io.Writer, T)
 }
 
-func newIssueCreateCmd(a *app) *cobra.Command {
-	var o githubOptions
+// act is what a verb works with.
+type act struct {
+	*github.Client
+	app    *app
+	repo   github.Repo
+	number int
+	args   []string // those after the number
+	body   string
+	flags  *pflag.FlagSet
+}
+
+// given is the value of a flag, nil if it was not used: what was not named stays as it is.
+func (x act) given(name string) *string {
+	if !x.flags.Changed(name) {
+		return nil
+	}
+	value := x.flags.Lookup(name).Value.String()
+	return &value
+}
+
+// givenBody is the text, nil if none was named.
+func (x act) givenBody() *string {
+	if !x.flags.Changed("body") && !x.flags.Changed("body-file") {
+		return nil
+	}
+	return &x.body
+}
+
+func (v verb[T]) command(a *app) *cobra.Command {
+	var run, body, bodyFile string
+	check := v.args
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	var number int
 	cmd := &cobra.Command{
-		Use: "create --title TITLE", Short: "Create an issue", Args: usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.onGitHub(cmd, o, []string{"title"}, func(ctx context.Context, c *github.Client, repo github.Repo, body string) error {
-				made, err := c.CreateIssue(ctx, repo, github.NewIssue{Title: o.title, Body: body, Labels: o.labels})
-				if err != nil {
+		Use: v.use, Short: v.short, Long: v.long,
+		Args: usage(func(cmd *cobra.Command, args []string) (err error) {
+			if v.numbered {
+				if len(args) == 0 {
+					return errors.New("the number is missing")
+				}
+				if number, err = numberOf(args[0]); err != nil {
 					return err
 				}
-				return a.print(made, func(w io.Writer) { fmt.Fprintln(w, made.URL) })
+				args = args[1:]
+			}
+			return check(cmd, args)
+		}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range v.required {
+				if !cmd.Flags().Changed(name) {
+					return &usageError{fmt.Errorf("--%s is missing (see: %s --help)", name, cmd.CommandPath())}
+				}
+			}
+			text, err := a.textOf("text", body, bodyFile)
+			if err != nil {
+				return err
+			}
+			if v.numbered {
+				args = args[1:]
+			}
+			return a.onGitHub(cmd.Context(), run, func(ctx context.Context, c *github.Client, repo github.Repo) error {
+				made, err := v.do(ctx, act{Client: c, app: a, repo: repo, number: number, args: args, body: text, flags: cmd.Flags()})
+				if err != nil {
+					if number > 0 {
+						err = numbered(err, repo, number)
+					}
+					return err
+				}
+				return a.print(made, func(w io.Writer) { v.show(w, made) })
 			})
 		},
 	}
-	o.text(cmd)
-	cmd.Flags().StringVar(&o.title, "title", "", "title")
-	cmd.Flags().StringSliceVar(&o.labels, "label", nil, "labels")
+	flags := cmd.Flags()
+	flags.StringVar(&run, "run", "", "the run (default: the only pair there is)")
+	if v.text {
+		flags.StringVar(&body, "body", "", "text")
+		flags.StringVar(&bodyFile, "body-file", "", "read the text from a file (- for standard input)")
+	}
+	if v.flags != nil {
+		v.flags(flags)
+	}
 	return cmd
 }
 
-func newPullRequestCreateCmd(a *app) *cobra.Command {
-	var o githubOptions
-	cmd := &cobra.Command{
-		Use: "create --title TITLE --head BRANCH --base BRANCH", Short: "Open a draft pull request for a branch that is there", Args: usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.onGitHub(cmd, o, []string{"title", "head", "base"}, func(ctx context.Context, c *github.Client, repo github.Repo, body string) error {
-				made, err := c.CreatePullRequest(ctx, repo, github.NewPullRequest{Title: o.title, Body: body, Head: o.head, Base: o.base, Ready: o.ready})
-				if err != nil {
-					return err
-				}
-				return a.print(made, func(w io.Writer) { fmt.Fprintln(w, made.URL) })
-			})
-		},
+// numbered says what was not found: GitHub's own answer names only an address.
+func numbered(err error, repo github.Repo, number int) error {
+	if errors.Is(err, github.ErrNotFound) {
+		return fmt.Errorf("issue or pull request #%d is not in %s: %w", number, repo, err)
 	}
-	o.text(cmd)
-	cmd.Flags().StringVar(&o.title, "title", "", "title")
-	cmd.Flags().StringVar(&o.head, "head", "", "branch with the change; OWNER:BRANCH from a fork")
-	cmd.Flags().StringVar(&o.base, "base", "", "branch that it goes to")
-	cmd.Flags().BoolVar(&o.ready, "ready", false, "not a draft")
-	return cmd
+	return err
+}
+
+// numberOf reads the number of an issue or a pull request, as 12 or #12.
+func numberOf(s string) (int, error) {
+	n, err := strconv.Atoi(strings.TrimPrefix(s, "#"))
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%q is no number of an issue or a pull request", s)
+	}
+	return n, nil
+}
+
+// choice is a flag that takes one of a few words. The first is the default.
+type choice struct {
+	value string
+	words []string
+}
+
+func choose(words ...string) *choice { return &choice{words[0], words} }
+
+func (c *choice) String() string { return c.value }
+func (c *choice) Type() string   { return "word" }
+
+func (c *choice) Set(s string) error {
+	for _, word := range c.words {
+		if s == word {
+			c.value = s
+			return nil
+		}
+	}
+	return fmt.Errorf("one of %s", strings.Join(c.words, ", "))
 }
 
 func newCommentCmd(a *app) *cobra.Command {
-	var o githubOptions
-	cmd := &cobra.Command{
-		Use: "comment --number N --body TEXT", Short: "Comment on an issue or a pull request", Args: usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.onGitHub(cmd, o, []string{"number"}, func(ctx context.Context, c *github.Client, repo github.Repo, body string) error {
-				made, err := c.Comment(ctx, repo, o.number, github.NewComment{Body: body})
-				if err != nil {
-					return err
-				}
-				return a.print(made, func(w io.Writer) { fmt.Fprintln(w, made.URL) })
-			})
+	var number int
+	return verb[github.Comment]{
+		use: "comment --number N --body TEXT", short: "Comment on an issue or a pull request", text: true, required: []string{"number"},
+		flags: func(f *pflag.FlagSet) { f.IntVar(&number, "number", 0, "number of the issue or pull request") },
+		do: func(ctx context.Context, x act) (github.Comment, error) {
+			made, err := x.Comment(ctx, x.repo, number, github.NewComment{Body: x.body})
+			return made, numbered(err, x.repo, number)
 		},
-	}
-	o.text(cmd)
-	cmd.Flags().IntVar(&o.number, "number", 0, "number of the issue or pull request")
-	return cmd
+		show: func(w io.Writer, made github.Comment) { fmt.Fprintln(w, made.URL) },
+	}.command(a)
 }
 
-// onGitHub opens the github sandbox of a pair and lets do work with it, if the flags in required were given.
-func (a *app) onGitHub(cmd *cobra.Command, o githubOptions, required []string, do func(context.Context, *github.Client, github.Repo, string) error) error {
-	for _, name := range required {
-		if !cmd.Flags().Changed(name) {
-			return &usageError{fmt.Errorf("--%s is missing (see: %s --help)", name, cmd.CommandPath())}
-		}
+// newNumberedCommentCmd and newLabelCmd are the same for both kinds of thing: to GitHub, a pull request is an issue with a branch.
+func newNumberedCommentCmd(a *app, kind string) *cobra.Command {
+	return verb[github.Comment]{
+		use: "comment N --body TEXT", short: "Comment on " + kind, numbered: true, text: true,
+		do: func(ctx context.Context, x act) (github.Comment, error) {
+			return x.Comment(ctx, x.repo, x.number, github.NewComment{Body: x.body})
+		},
+		show: func(w io.Writer, made github.Comment) { fmt.Fprintln(w, made.URL) },
+	}.command(a)
+}
+
+// labelled is the result of the label verbs.
+type labelled struct {
+	Number int      `json:"number"`
+	Labels []string `json:"labels"` // all that are on it now
+}
+
+func newLabelCmd(a *app, kind string) *cobra.Command {
+	var add, remove []string
+	return verb[labelled]{
+		use: "label N [--add LABEL] [--remove LABEL]", short: "Put labels on " + kind + ", or take them off", numbered: true,
+		flags: func(f *pflag.FlagSet) {
+			f.StringSliceVar(&add, "add", nil, "labels to put on")
+			f.StringSliceVar(&remove, "remove", nil, "labels to take off")
+		},
+		do: func(ctx context.Context, x act) (labelled, error) {
+			done := labelled{Number: x.number}
+			for _, label := range remove {
+				if err := x.RemoveLabel(ctx, x.repo, x.number, label); err != nil {
+					return done, err
+				}
+			}
+			if len(add) > 0 {
+				var err error
+				done.Labels, err = x.AddLabels(ctx, x.repo, x.number, add)
+				return done, err
+			}
+			issue, err := x.GetIssue(ctx, x.repo, x.number)
+			done.Labels = issue.Labels
+			return done, err
+		},
+		show: func(w io.Writer, done labelled) { fmt.Fprintln(w, plain(strings.Join(done.Labels, ", "))) },
+	}.command(a)
+}
+
+// status is the result of the status verb.
+type status struct {
+	Commit  string             `json:"commit"`
+	Context string             `json:"context"`
+	State   github.StatusState `json:"state"`
+}
+
+func newStatusSetCmd(a *app) *cobra.Command {
+	var name, description, url string
+	state := choose("success", "failure", "error", "pending")
+	return verb[status]{
+		use: "set COMMIT --context NAME", short: "Set the status of a commit, named by its full id", args: cobra.ExactArgs(1), required: []string{"context"},
+		flags: func(f *pflag.FlagSet) {
+			f.Var(state, "state", "state: "+strings.Join(state.words, ", "))
+			f.StringVar(&name, "context", "", "name of the check that speaks")
+			f.StringVar(&description, "description", "", "a few words, at most 140 characters")
+			f.StringVar(&url, "url", "", "address with more")
+		},
+		do: func(ctx context.Context, x act) (status, error) {
+			done := status{x.args[0], name, github.StatusState(state.value)}
+			return done, x.SetStatus(ctx, x.repo, done.Commit, done.State, name, description, url)
+		},
+		show: func(w io.Writer, done status) {
+			fmt.Fprintf(w, "%s %s %s\n", plain(done.Commit), plain(done.Context), done.State)
+		},
+	}.command(a)
+}
+
+// block prints a text that a stranger may have written.
+func block(w io.Writer, text string) {
+	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
+		fmt.Fprintln(w, plain(line))
 	}
-	body, err := a.textOf("text", o.body, o.bodyFile)
-	if err != nil {
-		return err
-	}
-	l, err := a.theLease(o.run)
+}
+
+// onGitHub opens the github sandbox of a pair and lets do work with it.
+func (a *app) onGitHub(ctx context.Context, run string, do func(context.Context, *github.Client, github.Repo) error) error {
+	l, err := a.theLease(run)
 	if err != nil {
 		return err
 	}
@@ -132,7 +281,7 @@ func (a *app) onGitHub(cmd *cobra.Command, o githubOptions, required []string, d
 	box := pair.NewSandbox(a.known(l.Engine), l.Run, pair.RoleGitHub)
 	client := github.NewClient(box, endpoint, github.WithVersion(a.version), github.WithLogger(a.log))
 	defer client.Close()
-	return do(cmd.Context(), client, repo, body)
+	return do(ctx, client, repo)
 }
 
 // maxText bounds a text that is read from a file.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // app is what the verbs share: streams, global flags, and where things are.
@@ -181,7 +182,9 @@ func (a *app) report(err error) {
 	if _, silent := errors.AsType[codeError](err); err == nil || silent {
 		return
 	}
-	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	// The run masks its own values; what else has a token's shape, in a host's answer say, is masked here.
+	text := secrets.NewScanner().Mask(err.Error())
+	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i, line := range lines[:min(len(lines), maxErrorLines)] {
 		prefix := "  "
 		if i == 0 {
