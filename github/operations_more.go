@@ -41,6 +41,9 @@ func (c *Client) CloseIssue(ctx context.Context, r Repo, number int, completed b
 type IssueFilter struct {
 	State  string // open (default), closed or all
 	Labels []string
+	Author string
+	// Assignee is a login, "none" for issues without one, or "*" for those with any.
+	Assignee string
 	// Limit is how many to return at most; 0 is 100.
 	Limit int
 }
@@ -54,7 +57,7 @@ func (c *Client) ListIssues(ctx context.Context, r Repo, f IssueFilter) ([]Issue
 	all := []Issue{}
 	err := pages(maxPages, func(page int) (*gh.Response, bool, error) {
 		list, resp, err := c.gh.Issues.ListByRepo(ctx, r.Owner, r.Name, &gh.IssueListByRepoOptions{
-			State: f.State, Labels: f.Labels, Sort: "created", Direction: "desc", ListOptions: gh.ListOptions{Page: page, PerPage: perPage},
+			State: f.State, Labels: f.Labels, Creator: f.Author, Assignee: f.Assignee, Sort: "created", Direction: "desc", ListOptions: gh.ListOptions{Page: page, PerPage: perPage},
 		})
 		for _, i := range list {
 			if !i.IsPullRequest() && len(all) < limit {
@@ -82,6 +85,9 @@ func (c *Client) SearchIssues(ctx context.Context, r Repo, words string, limit i
 	}
 	limit = min(max(limit, 1), perPage)
 	res, _, err := c.gh.Search.Issues(ctx, strings.Join(kept, " ")+" repo:"+r.String(), &gh.SearchOptions{ListOptions: gh.ListOptions{PerPage: limit}})
+	if errors.Is(unwrap(err), ErrBlockedByPolicy) {
+		return nil, fmt.Errorf("search %s: the github sandbox has no rule that allows GET %ssearch/issues; a list needs none: %w", r, c.endpoint.api, unwrap(err))
+	}
 	if err != nil {
 		return nil, fail("search "+r.String(), err)
 	}
