@@ -56,6 +56,7 @@ type CreateSpec struct {
 	Env        []string    // NAME=VALUE
 	Resolve    map[string]string
 	UpstreamCA string // PEM
+	Template   string // "": HostTemplate
 	// Prepare runs after the record exists and before anything in the sandbox does: for rules that must hold from the start.
 	Prepare func(ctx context.Context, r Record) error
 }
@@ -64,7 +65,7 @@ type CreateSpec struct {
 const undoTimeout = time.Minute
 
 // Create makes a sandbox and returns it running. On an error nothing of it is left. The error matches ErrExists if the
-// name is taken, and is a *NameError, *WorkspaceError or *IsolationError where that is the reason.
+// name is taken and ErrNoTemplate if there is no such template, and is a *NameError, *WorkspaceError or *IsolationError where that is the reason.
 func (e *Engine) Create(ctx context.Context, spec CreateSpec) (Record, error) {
 	if err := CheckName(spec.Name); err != nil {
 		return Record{}, err
@@ -117,8 +118,24 @@ func (e *Engine) Create(ctx context.Context, spec CreateSpec) (Record, error) {
 	if err != nil {
 		return Record{}, fmt.Errorf("secrets: %w", err)
 	}
-	r.Env = slices.Concat(baseEnv(r, ca), placeholders, spec.Env)
-	if err := e.create(ctx, &r, ca, session, spec.Prepare); err != nil {
+	t, disk, release, err := e.claimTemplate(ctx, spec.Template)
+	if err != nil {
+		return Record{}, err
+	}
+	if disk != nil {
+		defer disk.Close()
+	}
+	r.Template, r.Image, r.ImageEnv = spec.Template, t.Image, t.Env
+	r.Env = slices.Concat(imageEnv(r.ImageEnv), baseEnv(r, ca), placeholders, spec.Env)
+	err = os.MkdirAll(e.State.SandboxDir(r.Name), 0o700)
+	if err == nil {
+		err = e.save(r)
+	}
+	release()
+	if err == nil {
+		err = e.create(ctx, &r, ca, disk, session, spec.Prepare)
+	}
+	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		return Record{}, errors.Join(err, e.remove(undo, r))
@@ -126,19 +143,17 @@ func (e *Engine) Create(ctx context.Context, spec CreateSpec) (Record, error) {
 	return r, nil
 }
 
-func (e *Engine) create(ctx context.Context, r *Record, ca []byte, s *Session, prepare func(context.Context, Record) error) error {
-	if err := os.MkdirAll(e.State.SandboxDir(r.Name), 0o700); err != nil {
-		return err
-	}
-	if err := e.save(*r); err != nil {
-		return err
-	}
+func (e *Engine) create(ctx context.Context, r *Record, ca []byte, disk *os.File, s *Session, prepare func(context.Context, Record) error) error {
 	if prepare != nil {
 		if err := prepare(ctx, *r); err != nil {
 			return err
 		}
 	}
-	if err := e.writeDisk(*r, ca); err != nil {
+	var from io.Reader
+	if disk != nil {
+		from = disk
+	}
+	if err := e.writeDisk(*r, ca, from); err != nil {
 		return fmt.Errorf("disk: %w", err)
 	}
 	return e.start(ctx, r, s)
@@ -286,7 +301,15 @@ func (e *Engine) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	e.notify(ctx)
-	return nil
+	if r.Image == "" {
+		return nil
+	}
+	unlockTemplates, err := e.lockTemplates(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlockTemplates()
+	return e.collectImages()
 }
 
 // remove takes everything of r away; the caller holds its lock. The record goes last, so that a crash leaves it findable.

@@ -78,7 +78,7 @@ func TestDiskArchive(t *testing.T) {
 	if err := os.MkdirAll(e.State.SandboxDir("demo"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.writeDisk(r, []byte("PROXY CA\n")); err != nil {
+	if err := e.writeDisk(r, []byte("PROXY CA\n"), nil); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(e.upperTar("demo"))
@@ -127,6 +127,47 @@ func TestDiskArchive(t *testing.T) {
 				t.Errorf("%s is on the disk", name)
 			}
 		}
+	}
+}
+
+// What an image says of links is never followed on the host, not even on the way to a mount point.
+func TestImageBinds(t *testing.T) {
+	img, root, host := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, dir := range []string{"usr/bin", "srv/a/b", "srv/c", "proc/x"} {
+		if err := os.MkdirAll(filepath.Join(img, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := errors.Join(os.Symlink(host, filepath.Join(img, "data")), os.Symlink(host, filepath.Join(img, "srv/a/x")), os.Symlink("usr/bin", filepath.Join(img, "bin")),
+		os.WriteFile(filepath.Join(img, "init"), nil, 0o755), os.WriteFile(filepath.Join(img, "srv/f"), nil, 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounts := []specs.Mount{{Destination: "/data/project"}, {Destination: "/srv/a/x/y"}}
+	for _, m := range mounts {
+		if err := mountPoint(filepath.Join(root, m.Destination), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	binds, err := imageBinds(img, root, mounts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, b := range binds {
+		got = append(got, strings.TrimPrefix(b.Source, img)+" "+strings.TrimPrefix(b.Target, root))
+	}
+	slices.Sort(got)
+	if want := []string{"/init /init", "/srv/a/b /srv/a/b", "/srv/c /srv/c", "/srv/f /srv/f", "/usr /usr"}; !slices.Equal(got, want) {
+		t.Errorf("binds %q, want %q", got, want)
+	}
+	for _, dir := range []string{"data", "data/project", "srv/a/x"} {
+		if fi, err := os.Lstat(filepath.Join(root, dir)); err != nil || !fi.IsDir() {
+			t.Errorf("%s is no folder of the skeleton: %v", dir, err)
+		}
+	}
+	if left, err := os.ReadDir(host); err != nil || len(left) > 0 {
+		t.Errorf("written on the host: %v, %v", left, err)
 	}
 }
 

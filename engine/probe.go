@@ -132,7 +132,7 @@ func (e *Engine) BootTest(ctx context.Context) (err error) {
 	if err := errors.Join(os.MkdirAll(e.State.SandboxDir(r.Name), 0o700), e.save(r)); err != nil {
 		return err
 	}
-	if err := errors.Join(e.State.makeRuntime(), os.MkdirAll(e.State.ProxyDir(r.ID), 0o700), e.writeDisk(r, nil), e.writeBundle(r)); err != nil {
+	if err := errors.Join(e.State.makeRuntime(), os.MkdirAll(e.State.ProxyDir(r.ID), 0o700), e.writeDisk(r, nil, nil), e.writeBundle(r)); err != nil {
 		return err
 	}
 	return e.boot(ctx, &r)

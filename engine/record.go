@@ -61,6 +61,9 @@ type Record struct {
 	Env        []string          `json:"env"`
 	Resolve    map[string]string `json:"resolve,omitempty"`     // HOST[:PORT] to loopback address
 	UpstreamCA string            `json:"upstream_ca,omitempty"` // PEM that the proxy trusts for those hosts
+	Template   string            `json:"template,omitempty"`    // name of the template that it was made from
+	Image      string            `json:"image,omitempty"`       // id of the image below its disk; "": the host's system folders
+	ImageEnv   []string          `json:"image_env,omitempty"`
 	// Process is gVisor's process for this sandbox on the host; ProcessStart tells it from a later one with its number.
 	Process      int    `json:"process,omitempty"`
 	ProcessStart uint64 `json:"process_start,omitempty"`

@@ -17,6 +17,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/sbxpair/sbxpair/engine/guest"
 	"github.com/sbxpair/sbxpair/engine/lower"
 )
 
@@ -50,45 +51,119 @@ const maxHostFile = 4 << 20
 // buildRoot makes the skeleton root in root, folders and links only, and returns what gVisor mounts over it and what is
 // bound below its writable layer. The rest of the root comes from the disk's archive; see [Engine.writeDisk].
 func (e *Engine) buildRoot(root string, r Record) ([]specs.Mount, []lower.Bind, error) {
-	for _, dir := range []string{
-		"etc", "home/agent/workspace", "root", "var/tmp", "var/log", "var/cache", "var/lib", "run/sbx", "run/lock",
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return nil, nil, err
+	}
+	own := []string{
+		"run/lock", "proc", "sys", "dev",
 		"tmp/.X11-unix", // gVisor puts a tmpfs of its own, in memory, on a /tmp that is empty: this keeps it on the disk
-		"proc", "sys", "dev", "mnt", "media", "srv", strings.TrimPrefix(guestDir, "/"),
-	} {
+	}
+	if r.Image == "" {
+		own = append(own, "etc", "home/agent/workspace", "root", "var/tmp", "var/log", "var/cache", "var/lib", "mnt", "media", "srv")
+	}
+	for _, dir := range own {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			return nil, nil, err
 		}
 	}
-	for _, dir := range []string{"tmp", "var/tmp", "run/lock"} {
-		if err := os.Chmod(filepath.Join(root, dir), 0o777|fs.ModeSticky); err != nil {
+	if r.Image == "" {
+		if err := link("../run", filepath.Join(root, "var/run")); err != nil {
 			return nil, nil, err
 		}
-	}
-	if err := link("../run", filepath.Join(root, "var/run")); err != nil {
-		return nil, nil, err
-	}
-	binds, err := hostBinds(root)
-	if err != nil {
-		return nil, nil, err
 	}
 	mounts := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid"}},
 	}
+	bind := func(source, path string, file bool, options ...string) error {
+		mounts = append(mounts, specs.Mount{Destination: path, Type: "bind", Source: source, Options: append(options, "nosuid", "nodev")})
+		return mountPoint(filepath.Join(root, path), file)
+	}
 	for _, w := range r.Workspaces {
-		if err := mountPoint(filepath.Join(root, w.Path), w.File); err != nil {
+		mode := "rw"
+		if w.ReadOnly {
+			mode = "ro"
+		}
+		if err := bind(w.Source, w.Path, w.File, "rbind", mode); err != nil {
 			return nil, nil, err
 		}
-		opts := []string{"rbind", "rw", "nosuid", "nodev"}
-		if w.ReadOnly {
-			opts[1] = "ro"
-		}
-		mounts = append(mounts, specs.Mount{Destination: w.Path, Type: "bind", Source: w.Source, Options: opts})
 	}
-	return append(mounts, specs.Mount{
-		Destination: "/run/sbx", Type: "bind", Source: e.State.ProxyDir(r.ID), Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec"},
-	}), binds, nil
+	if err := bind(e.State.ProxyDir(r.ID), guest.ProxyDir, false, "rbind", "ro", "noexec"); err != nil {
+		return nil, nil, err
+	}
+	// The one file is bound, not its folder: the sandbox sees this program and nothing beside it.
+	if err := bind(e.Self, guest.Path, true, "bind", "ro"); err != nil {
+		return nil, nil, err
+	}
+	var binds []lower.Bind
+	var err error
+	if r.Image != "" {
+		binds, err = imageBinds(e.State.imageRoot(r.Image), root, mounts)
+	} else {
+		binds, err = hostBinds(root)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, dir := range []string{"tmp", "var/tmp", "run/lock"} {
+		if err := os.Chmod(filepath.Join(root, dir), 0o777|fs.ModeSticky); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, err
+		}
+	}
+	return mounts, binds, nil
+}
+
+// ownDirs are the folders of a root that are never an image's.
+var ownDirs = []string{"proc", "sys", "dev", "tmp", "run"}
+
+// imageBinds shows the image's folders and files in the skeleton. Where something is mounted below a folder, the folder is
+// the skeleton's own, so that no link of the image is on the way to a mount point: on the host it would lead anywhere.
+func imageBinds(src, root string, mounts []specs.Mount) ([]lower.Bind, error) {
+	var binds []lower.Bind
+	var place func(rel string) error
+	place = func(rel string) error {
+		entries, err := os.ReadDir(filepath.Join(src, rel))
+		if err != nil {
+			return err
+		}
+		for _, en := range entries {
+			rel := filepath.Join(rel, en.Name())
+			if slices.Contains(ownDirs, rel) {
+				continue
+			}
+			from, to := filepath.Join(src, rel), filepath.Join(root, rel)
+			under := slices.ContainsFunc(mounts, func(m specs.Mount) bool { return below(m.Destination, "/"+rel) })
+			exact := slices.ContainsFunc(mounts, func(m specs.Mount) bool { return m.Destination == "/"+rel })
+			switch {
+			case exact || under && !en.IsDir():
+			case under:
+				if err := place(rel); err != nil {
+					return err
+				}
+			case en.IsDir():
+				if err := os.Mkdir(to, 0o755); err != nil {
+					return err
+				}
+				binds = append(binds, lower.Bind{Source: from, Target: to})
+			case en.Type()&fs.ModeSymlink != 0:
+				target, err := os.Readlink(from)
+				if err != nil {
+					return err
+				}
+				if err := os.Symlink(target, to); err != nil {
+					return err
+				}
+			case en.Type().IsRegular():
+				if err := os.WriteFile(to, nil, 0o644); err != nil {
+					return err
+				}
+				binds = append(binds, lower.Bind{Source: from, Target: to})
+			}
+		}
+		return nil
+	}
+	return binds, place("")
 }
 
 // hostDirs are the folders of the host that a sandbox without an image sees, below its writable layer: its programs, and
@@ -160,12 +235,23 @@ func (t tree) add(path string, en entry) {
 	}
 }
 
-// write packs the tree, folders before what is in them: gVisor wants the header of every folder, the root's too.
+// write packs the tree: gVisor wants the header of every folder, the root's too.
 func (t tree) write(w io.Writer) error {
 	tw := tar.NewWriter(w)
+	if err := t.entries(tw, map[string]bool{}); err != nil {
+		return err
+	}
+	return tw.Close()
+}
+
+// entries writes what is not there yet, folders before what is in them.
+func (t tree) entries(tw *tar.Writer, have map[string]bool) error {
 	t["."] = entry{mode: fs.ModeDir | 0o755}
 	now := time.Now().Truncate(time.Second)
 	for _, path := range slices.Sorted(maps.Keys(t)) {
+		if have[path] {
+			continue
+		}
 		en := t[path]
 		h := &tar.Header{Name: "./" + path, Mode: int64(en.mode.Perm()), ModTime: now, Typeflag: tar.TypeReg, Size: int64(len(en.data)), Linkname: en.link}
 		switch {
@@ -184,25 +270,87 @@ func (t tree) write(w io.Writer) error {
 			return err
 		}
 	}
-	return tw.Close()
+	return nil
 }
 
-// writeDisk writes the archive from which the sandbox first starts. ca is the proxy's certificate (PEM).
-func (e *Engine) writeDisk(r Record, ca []byte) error {
+// writeDisk writes the archive from which the sandbox first starts. ca is the proxy's certificate (PEM), from the disk of
+// the sandbox's template, or nil.
+func (e *Engine) writeDisk(r Record, ca []byte, from io.Reader) error {
 	t := tree{}
-	if err := t.addHostEtc(); err != nil {
+	if err := e.fill(t, r, ca, from != nil); err != nil {
 		return err
 	}
-	if err := t.addEtc(r, ca); err != nil {
-		return err
-	}
-	t.addPackaging()
 	f, err := os.OpenFile(e.upperTar(r.Name), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriterSize(f, 256<<10)
-	return errors.Join(t.write(w), w.Flush(), f.Close())
+	if from != nil {
+		err = t.mergeDisk(w, bufio.NewReaderSize(from, 256<<10))
+	} else {
+		err = t.write(w)
+	}
+	return errors.Join(err, w.Flush(), f.Close())
+}
+
+// fill adds the sandbox's own files. Over a saved disk those are what tells one sandbox from another; the rest is saved.
+func (e *Engine) fill(t tree, r Record, ca []byte, saved bool) error {
+	bundle, err := certificates(ca)
+	if err != nil {
+		return err
+	}
+	var img *os.Root
+	if r.Image != "" {
+		if img, err = os.OpenRoot(e.State.imageRoot(r.Image)); err != nil {
+			return fmt.Errorf("image: %w", err)
+		}
+		defer img.Close()
+		if data := readImage(img, strings.TrimPrefix(caBundle, "/")); data != nil {
+			bundle = append(append(data, '\n'), ca...)
+		}
+	}
+	t.addIdentity(r, ca, bundle)
+	switch {
+	case saved:
+	case img != nil:
+		t.addImage(img)
+	default:
+		if err := t.addHostEtc(); err != nil {
+			return err
+		}
+		t.addEtc()
+		t.addPackaging()
+	}
+	return nil
+}
+
+// readImage reads a file of an image, or nil: links may lead nowhere but inside.
+func readImage(img *os.Root, name string) []byte {
+	f, err := img.Open(name)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxHostFile))
+	if err != nil {
+		return nil
+	}
+	return data
+}
+
+// addImage adds the user agent, and the places that it is promised, to an image.
+func (t tree) addImage(img *os.Root) {
+	shell := "/bin/sh"
+	if fi, err := img.Stat("bin/bash"); err == nil && fi.Mode().IsRegular() {
+		shell = "/bin/bash"
+	}
+	t.add("etc/passwd", entry{mode: 0o644, data: append([]byte("agent:x:0:0:agent:"+homeDir+":"+shell+"\n"), readImage(img, "etc/passwd")...)})
+	t.add("etc/group", entry{mode: 0o644, data: append([]byte("agent:x:0:\n"), readImage(img, "etc/group")...)})
+	t.add(strings.TrimPrefix(mountlessDir, "/"), entry{mode: fs.ModeDir | 0o755})
+	t.add(strings.TrimPrefix(persistent, "/"), entry{mode: 0o644})
 }
 
 func (t tree) addHostEtc() error {
@@ -264,41 +412,32 @@ func (t tree) addPackaging() {
 	t.add("etc/apt/preferences.d", entry{mode: fs.ModeDir | 0o755})
 }
 
+// addIdentity adds what makes the sandbox this one: its names, its proxy's certificate, and our programs.
+func (t tree) addIdentity(r Record, ca, bundle []byte) {
+	t.add("etc/hostname", entry{mode: 0o644, data: []byte(r.Name + "\n")})
+	t.add("etc/hosts", entry{mode: 0o644, data: []byte("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.0.1\tgateway.docker.internal host.docker.internal\n127.0.0.1\t" + r.Name + "\n")})
+	t.add("etc/resolv.conf", entry{mode: 0o644})
+	t.add("etc/sbx/bin/sudo", entry{mode: 0o755, data: []byte(sudoShim)})
+	t.add(strings.TrimPrefix(caCert, "/"), entry{mode: 0o644, data: ca})
+	t.add(strings.TrimPrefix(caBundle, "/"), entry{mode: 0o644, data: bundle})
+}
+
 // addEtc adds the generated part of /etc. The user agent is user 0 of gVisor's own kernel: a rootless sandbox has one
 // user only, and so files in the workspace belong to the user who made the sandbox.
-func (t tree) addEtc(r Record, ca []byte) error {
-	bundle, err := certificates(ca)
-	if err != nil {
-		return err
+func (t tree) addEtc() {
+	for name, text := range map[string]string{
+		"passwd":                "agent:x:0:0:agent:" + homeDir + ":/bin/bash\nroot:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"group":                 "agent:x:0:\nroot:x:0:\nsudo:x:27:agent\nnogroup:x:65534:\n",
+		"nsswitch.conf":         "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\nprotocols: files\n",
+		"fstab":                 "",
+		"environment":           "",
+		"profile":               "export PATH=\"" + guestPath + "${PATH:+:$PATH}\"\nif [ -n \"$BASH_VERSION\" ]; then . /etc/bash.bashrc; fi\n",
+		"bash.bashrc":           "[ -f " + persistent + " ] && . " + persistent + "\ncase $- in *i*) PS1='\\u@\\h:\\w\\$ ';; esac\n",
+		"sandbox-persistent.sh": "",
+	} {
+		t.add(filepath.Join("etc", name), entry{mode: 0o644, data: []byte(text)})
 	}
-	files := map[string]string{
-		"passwd":                        "agent:x:0:0:agent:" + homeDir + ":/bin/bash\nroot:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-		"group":                         "agent:x:0:\nroot:x:0:\nsudo:x:27:agent\nnogroup:x:65534:\n",
-		"shadow":                        "agent:*:19000:0:99999:7:::\nroot:*:19000:0:99999:7:::\n",
-		"hostname":                      r.Name + "\n",
-		"hosts":                         "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.0.1\tgateway.docker.internal host.docker.internal\n127.0.0.1\t" + r.Name + "\n",
-		"resolv.conf":                   "",
-		"nsswitch.conf":                 "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\nprotocols: files\n",
-		"fstab":                         "",
-		"environment":                   "",
-		"profile":                       "export PATH=\"" + guestPath + "${PATH:+:$PATH}\"\nif [ -n \"$BASH_VERSION\" ]; then . /etc/bash.bashrc; fi\n",
-		"bash.bashrc":                   "[ -f " + persistent + " ] && . " + persistent + "\ncase $- in *i*) PS1='\\u@\\h:\\w\\$ ';; esac\n",
-		"sandbox-persistent.sh":         "",
-		"sbx/bin/sudo":                  sudoShim,
-		"sbx/proxy-ca.crt":              string(ca),
-		"ssl/certs/ca-certificates.crt": string(bundle),
-	}
-	for name, text := range files {
-		mode := fs.FileMode(0o644)
-		switch name {
-		case "sbx/bin/sudo":
-			mode = 0o755
-		case "shadow":
-			mode = 0o640
-		}
-		t.add(filepath.Join("etc", name), entry{mode: mode, data: []byte(text)})
-	}
-	return nil
+	t.add("etc/shadow", entry{mode: 0o640, data: []byte("agent:*:19000:0:99999:7:::\nroot:*:19000:0:99999:7:::\n")})
 }
 
 // sudoShim stands in for sudo: the user is user 0 already, so it drops sudo's options and runs the rest.

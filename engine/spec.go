@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxpair/sbxpair/engine/guest"
 	"github.com/sbxpair/sbxpair/engine/lower"
 )
-
-const guestDir = guest.Dir
 
 // proxyURL is where programs find the proxy; process 1 forwards it to the host's socket.
 const proxyURL = "http://gateway.docker.internal:3128"
@@ -31,8 +31,14 @@ func baseEnv(r Record, ca []byte) []string {
 		dir = mountlessDir
 	}
 	const noProxy = "localhost,127.0.0.1,::1,gateway.docker.internal"
+	path := guestPath
+	for _, kv := range r.ImageEnv {
+		if p, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = shimDir + ":" + p
+		}
+	}
 	return []string{
-		"PATH=" + guestPath, "HOME=" + homeDir, "USER=agent", "LOGNAME=agent", "SHELL=/bin/bash", "LANG=C.UTF-8", "TERM=xterm-256color",
+		"PATH=" + path, "HOME=" + homeDir, "USER=agent", "LOGNAME=agent", "SHELL=/bin/bash", "LANG=C.UTF-8", "TERM=xterm-256color",
 		"HTTP_PROXY=" + proxyURL, "HTTPS_PROXY=" + proxyURL, "http_proxy=" + proxyURL, "https_proxy=" + proxyURL,
 		"NO_PROXY=" + noProxy, "no_proxy=" + noProxy,
 		"SSL_CERT_FILE=" + caBundle, "NODE_EXTRA_CA_CERTS=" + caBundle, "REQUESTS_CA_BUNDLE=" + caBundle, "CURL_CA_BUNDLE=" + caBundle,
@@ -41,6 +47,11 @@ func baseEnv(r Record, ca []byte) []string {
 		"BASH_ENV=" + persistent,
 		"IS_SANDBOX=1", // agents that refuse to run as user 0 look for it
 	}
+}
+
+// imageEnv is what an image may say of its programs' environment; ours goes over it.
+func imageEnv(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return !strings.Contains(kv, "=") || strings.Contains(kv, "\x00") })
 }
 
 // writeBundle writes the OCI bundle of r in its folder: root file system and config.json.
@@ -53,11 +64,6 @@ func (e *Engine) writeBundle(r Record) error {
 	}
 	if err := lower.Write(e.bindsPath(r.Name), binds); err != nil {
 		return fmt.Errorf("root file system: %w", err)
-	}
-	// The one file is bound, not its folder: the sandbox sees this program and nothing beside it.
-	mounts = append(mounts, specs.Mount{Destination: guest.Path, Type: "bind", Source: e.Self, Options: []string{"bind", "ro", "nosuid", "nodev"}})
-	if err := mountPoint(filepath.Join(root, guest.Path), true); err != nil {
-		return fmt.Errorf("guest helper: %w", err)
 	}
 	spec := specs.Spec{
 		Version: specs.Version,

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,8 +47,8 @@ func (o *createOptions) register(cmd *cobra.Command) {
 	f.StringVar(&o.name, "name", "", "name of the sandbox (default <agent>-<workdir>)")
 	f.IntVar(&o.cpus, "cpus", 0, "number of CPUs (0: all)")
 	f.StringVarP(&o.memory, "memory", "m", "", "memory limit, such as 4g (at least 512m)")
-	f.StringVarP(&o.template, "template", "t", "", "template image")
-	f.StringVar(&o.pull, "pull", "always", "always, missing or never")
+	f.StringVarP(&o.template, "template", "t", "", "template: the name of one that was saved or loaded")
+	f.StringVar(&o.pull, "pull", "always", "accepted: nothing is ever pulled")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "set a variable in the sandbox (NAME=VALUE)")
 	f.StringArrayVar(&o.envFiles, "env-file", nil, "read variables from a file")
 	f.StringArrayVar(&o.deny, "deny-network", nil, "deny a host for this sandbox")
@@ -73,16 +74,11 @@ func (o *createOptions) unsupported() error {
 		return errors.New("--kit is not supported by sbx-local")
 	case o.skills != "off":
 		return errors.New("--skills is not supported by sbx-local")
-	case o.template != "" && o.template != hostTemplate:
-		return fmt.Errorf("request failed: 403 Forbidden: pull failed for image %q: sbx-local has the template %q only", o.template, hostTemplate)
 	case !slices.Contains([]string{"always", "missing", "never"}, o.pull):
 		return fmt.Errorf("invalid --pull %q: give always, missing or never", o.pull)
 	}
 	return nil
 }
-
-// hostTemplate names the one root file system there is: the host's system folders, read only.
-const hostTemplate = "host"
 
 // agents are the names that sbx 0.47 knows; here they only name what run starts.
 var agents = []string{"claude", "codex", "copilot", "cursor", "devin", "docker-agent", "droid", "gemini", "kiro", "opencode", "shell"}
@@ -125,6 +121,9 @@ func create(ctx context.Context, a *app, o createOptions, agent string, paths []
 		return engine.Record{}, err
 	}
 	r, err := e.Create(ctx, spec)
+	if errors.Is(err, engine.ErrNoTemplate) { // nothing is ever pulled
+		return engine.Record{}, hint(fmt.Errorf("request failed: 403 Forbidden: pull failed for image %q", o.template), "sbx template ls")
+	}
 	if err != nil {
 		return engine.Record{}, worded(err, spec.Name)
 	}
@@ -144,7 +143,7 @@ func (o *createOptions) spec(a *app, agent string, paths []string) (engine.Creat
 	if err != nil {
 		return zero, err
 	}
-	spec := engine.CreateSpec{Name: o.name, Agent: agent, CPUs: o.cpus}
+	spec := engine.CreateSpec{Name: o.name, Agent: agent, CPUs: o.cpus, Template: o.template}
 	for _, p := range paths {
 		w := engine.ParseWorkspace(p, cwd)
 		if _, err := os.Stat(w.Path); errors.Is(err, fs.ErrNotExist) {
@@ -281,7 +280,7 @@ func announce(w io.Writer, r engine.Record) {
 		}
 		fmt.Fprintf(w, "workspace  %s (%s)\n", ws.Path, mode)
 	}
-	fmt.Fprintf(w, "image      %s\n", hostTemplate)
+	fmt.Fprintf(w, "image      %s\n", imageName(r))
 	if r.CPUs == 0 {
 		fmt.Fprintln(w, "cpu        all")
 	} else {
@@ -293,6 +292,9 @@ func announce(w io.Writer, r engine.Record) {
 	}
 	fmt.Fprintf(w, "\n✓ Image ready\n✓ Created sandbox %s\n\nTo connect to this sandbox, run:\n  sbx run --name %s\n", r.Name, r.Name)
 }
+
+// imageName is what the sandbox was made from.
+func imageName(r engine.Record) string { return cmp.Or(r.Template, engine.HostTemplate) }
 
 func memoryText(mib int) string {
 	if mib%1024 == 0 {

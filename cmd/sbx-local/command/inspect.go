@@ -78,7 +78,7 @@ func runInspect(ctx context.Context, a *app, name string, asJSON bool) error {
 
 func inspect(ctx context.Context, a *app, e *engine.Engine, r engine.Record) (inspection, error) {
 	in := inspection{
-		Name: r.Name, ID: r.ID, Agent: r.Agent, State: status(r), Image: hostTemplate, Workspace: r.Primary(), Workspaces: workspaces(r),
+		Name: r.Name, ID: r.ID, Agent: r.Agent, State: status(r), Image: imageName(r), Workspace: r.Primary(), Workspaces: workspaces(r),
 		Network: "none", Proxy: "gateway.docker.internal:3128", Isolation: r.Isolation, Limits: r.Limits, CPUs: r.CPUs, MemoryMiB: r.MemoryMiB,
 	}
 	in.NetworkPolicy.Scope = "global"

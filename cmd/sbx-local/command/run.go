@@ -64,6 +64,10 @@ func runRun(ctx context.Context, a *app, o runOptions, args, agentArgs []string)
 	tty := ok && isTerminal(in)
 	spec := engine.ExecSpec{Argv: append(agentCommand(r.Agent), agentArgs...), Env: env, Stdin: a.stdinFile(), Stdout: a.Stdout, Stderr: a.Stderr}
 	code, err := a.exec(ctx, e, r, spec, tty)
+	if _, missing := errors.AsType[*engine.LaunchError](err); missing && spec.Argv[0] == "/bin/bash" { // an image may have none
+		spec.Argv[0] = "/bin/sh"
+		code, err = a.exec(ctx, e, r, spec, tty)
+	}
 	if err != nil {
 		return worded(err, r.Name)
 	}
