@@ -272,8 +272,11 @@ func (c *Client) start(ctx context.Context, op string, limit time.Duration, cmd 
 			return res, prompt
 		}
 		hint := ""
-		if op != opExec && op != opAttach {
-			// A stuck daemon or login lock makes every verb hang (sbx-releases#542, #381).
+		switch { // a stuck daemon or login lock makes every verb hang (sbx-releases#542, #381)
+		case op == opExec || op == opAttach:
+		case strings.HasPrefix(op, "daemon "):
+			hint = "sbx daemon restart (this stops all sandboxes)"
+		default:
 			hint = "check with: sbx daemon status"
 		}
 		return res, &TimeoutError{Op: op, After: time.Since(begun), cause: context.DeadlineExceeded, hint: hint}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +34,12 @@ type ExecSpec struct {
 	MaxCapture     int             // bytes kept of each stream, from the end; 0 means 8 MiB
 	Redact         []secrets.Value // masked in everything that comes out
 	Timeout        time.Duration   // 0: no limit but the context's; negative is refused
+
+	// KillTree makes sure that the command ends with a call that is cut short, and all that it started. sbx-local does so
+	// by itself; on sbx, which leaves them running, a shell in the sandbox starts the command with a mark in its
+	// environment, and a second call, of up to 20 s, kills what has the mark. A process that has left both the group of
+	// its parent and its environment behind escapes.
+	KillTree bool
 }
 
 // ExecResult is what the command did. A non-zero exit is a result, not an error.
@@ -48,12 +55,25 @@ type ExecResult struct {
 //
 // The error matches [ErrNotFound] if there is no such sandbox, [ErrLaunch] if the program cannot be started in it,
 // [ErrTimeout] if spec.Timeout passed, [ErrConnectionLost] if the engine's command was killed; the result then holds what
-// had come until then. When a call is cut short, sbx leaves the command running in the sandbox; sbx-local ends it.
+// had come until then. When a call is cut short, sbx leaves the command running in the sandbox unless spec.KillTree is set;
+// sbx-local ends it.
 //
 // sbx exits 1 for its own failures, as many commands do. A failure counts as the engine's only if standard output is
 // empty, standard error has the engine's words about this very sandbox, and the listing does not contradict it.
 func (c *Client) Exec(ctx context.Context, sandbox string, spec ExecSpec) (ExecResult, error) {
-	args, err := execArgs(opExec, sandbox, spec, spec.Stdin != nil, false)
+	var marked *tree
+	call := spec
+	if spec.KillTree {
+		v, err := c.Version(ctx)
+		if err != nil {
+			return ExecResult{}, err
+		}
+		if !v.IsLocal() && len(spec.Argv) > 0 && spec.Argv[0] != "" {
+			t := newTree()
+			marked, call = &t, t.wrap(spec)
+		}
+	}
+	args, err := execArgs(opExec, sandbox, call, spec.Stdin != nil, false)
 	if err != nil {
 		return ExecResult{}, err
 	}
@@ -80,6 +100,9 @@ func (c *Client) Exec(ctx context.Context, sandbox string, spec ExecSpec) (ExecR
 	out := ExecResult{
 		Stdout: res.Stdout, Stderr: res.Stderr, Code: res.Code,
 		Truncated: res.StdoutTruncated || res.StderrTruncated, Held: res.Held, Took: res.Took,
+	}
+	if marked != nil && err != nil && !errors.Is(err, ErrNotInstalled) {
+		err = errors.Join(err, c.endTree(ctx, sandbox, *marked))
 	}
 	if err != nil {
 		out.Code = -1
@@ -175,16 +198,20 @@ func execArgs(op, sandbox string, spec ExecSpec, stdin, tty bool) ([]string, err
 		}
 		args = append(args, "-w", spec.Dir)
 	}
-	argv := spec.Argv
-	for _, arg := range argv {
+	for _, arg := range spec.Argv {
 		if strings.ContainsRune(arg, 0) {
 			return nil, invalid(op, "argument with a zero byte")
 		}
-		if arg == "" { // the daemon refuses an empty item (0.38): let a shell in the sandbox put it back
-			argv = []string{"sh", "-c", "exec " + shellQuote(spec.Argv)}
-		}
 	}
-	return append(append(args, sandbox), argv...), nil
+	return append(append(args, sandbox), quoteEmpty(spec.Argv)...), nil
+}
+
+// quoteEmpty lets a shell in the sandbox put empty items back, which the daemon refuses (0.38).
+func quoteEmpty(argv []string) []string {
+	if slices.Contains(argv, "") {
+		return []string{"sh", "-c", "exec " + shellQuote(argv)}
+	}
+	return argv
 }
 
 // shellQuote writes argv so that a POSIX shell reads exactly it.

@@ -404,6 +404,15 @@ func TestFieldReports(t *testing.T) {
 			t.Errorf("%d calls", n)
 		}
 	})
+	t.Run("R247", func(t *testing.T) { // even the question after the daemon hangs
+		e := newEngine(t, "0.47").script(`calls: [{match: "^daemon status", hang: true, deaf: true}]`)
+		c := e.process(v47(), sbx.WithTimeouts(sbx.Timeouts{Version: 500 * time.Millisecond}))
+		_, err := c.DaemonStatus(t.Context())
+		wantKinds(t, err, sbx.ErrTimeout)
+		if !strings.Contains(sbx.Hint(err), "sbx daemon restart") {
+			t.Errorf("hint %q: want a command that does not ask the same again", sbx.Hint(err))
+		}
+	})
 	t.Run("R249", func(t *testing.T) { // one finding for all wordings
 		for _, text := range []string{
 			"ERROR: The name org.freedesktop.secrets was not provided by any .service files",

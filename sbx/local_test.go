@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,13 @@ import (
 // local gives a client for a real sbx-local with a state of its own, or ends the test: with a skip that says what is
 // missing, or under CI=true with a failure.
 func local(t *testing.T) *sbx.Client {
+	t.Helper()
+	c, _ := localWith(t)
+	return c
+}
+
+// localWith gives, beside it, a way to make further clients of the same engine.
+func localWith(t *testing.T) (*sbx.Client, func(...sbx.Option) *sbx.Client) {
 	t.Helper()
 	missing := func(format string, args ...any) {
 		t.Helper()
@@ -59,7 +67,45 @@ func local(t *testing.T) *sbx.Client {
 			t.Errorf("clean up: %v", err)
 		}
 	})
-	return c
+	return c, func(more ...sbx.Option) *sbx.Client { return sbx.New(path, append(slices.Clone(opts), more...)...) }
+}
+
+// TestLocalKillTree: in a real sandbox, the scripts of KillTree start and end a command. The client takes the engine for
+// Docker's, since sbx-local needs no such thing.
+func TestLocalKillTree(t *testing.T) {
+	c, client := localWith(t)
+	ctx := t.Context()
+	ok(t, c.PolicyInit(ctx, sbx.PresetDenyAll))
+	_, err := c.Create(ctx, sbx.CreateSpec{Name: "demo-agent", MemoryMiB: 512})
+	ok(t, err)
+	forced := client(v47())
+	run := func(argv ...string) (sbx.ExecResult, error) {
+		return forced.Exec(ctx, "demo-agent", sbx.ExecSpec{Argv: argv, KillTree: true, Timeout: 20 * time.Second})
+	}
+	res, err := run("sh", "-c", `printf %s "$1"; exit 42`, "sh", "a\nb'\"$HOME")
+	if err != nil || res.Code != 42 || string(res.Stdout) != "a\nb'\"$HOME" {
+		t.Errorf("%d %q %q, %v", res.Code, res.Stdout, res.Stderr, err)
+	}
+	_, err = run("no-such-program")
+	wantKinds(t, err, sbx.ErrLaunch)
+	res, err = run("sh", "-c", "kill -TERM $$")
+	if err != nil || res.Code != 128+15 {
+		t.Errorf("%d, %v", res.Code, err)
+	}
+
+	res, err = forced.Exec(ctx, "demo-agent", sbx.ExecSpec{
+		Argv:     []string{"sh", "-c", "trap '' INT TERM; (while :; do sleep 0.2; done) & nohup sleep 611 >/dev/null 2>&1 & echo half; wait"},
+		KillTree: true, Timeout: 3 * time.Second,
+	})
+	wantKinds(t, err, sbx.ErrTimeout)
+	if string(res.Stdout) != "half\n" || strings.Contains(err.Error(), "may be left") {
+		t.Errorf("kept %q, %v", res.Stdout, err)
+	}
+	res, err = c.Exec(ctx, "demo-agent", sbx.ExecSpec{Argv: []string{"sh", "-c", "grep -lF SBXPAIR_TREE= /proc/[0-9]*/environ"}, Timeout: 20 * time.Second})
+	ok(t, err)
+	if res.Code != 1 || len(res.Stdout) > 0 {
+		t.Errorf("left running: exit %d, %s", res.Code, res.Stdout)
+	}
 }
 
 // TestLocalEngine drives the real sbx-local: what this client expects of sbx is what sbx-local does.

@@ -2,10 +2,12 @@ package sbx_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sbxpair/sbxpair/sbx"
 	"github.com/sbxpair/sbxpair/secrets"
@@ -72,5 +74,84 @@ func TestRecordAndReplay(t *testing.T) {
 	ok(t, err)
 	if len(more) != len(names)+1 {
 		t.Errorf("%d recordings after %d", len(more), len(names))
+	}
+}
+
+// TestFakePlaysCassettes: a session that was recorded with one engine runs the same against the fake that plays it, as a
+// process, without that engine's state.
+func TestFakePlaysCassettes(t *testing.T) {
+	cassette, work := filepath.Join(t.TempDir(), "cassette"), t.TempDir()
+	file, out := filepath.Join(work, "in"), filepath.Join(work, "out")
+	ok(t, os.WriteFile(file, []byte("x\n"), 0o644))
+	session := func(c *sbx.Client) (answers []string) {
+		ctx := t.Context()
+		note := func(v any, err error) {
+			answers = append(answers, asJSON(t, v), fmt.Sprint(err))
+		}
+		note(c.List(ctx))
+		note(c.Create(ctx, sbx.CreateSpec{Name: "box", Workspaces: []sbx.Workspace{{Path: work}}}))
+		note(c.List(ctx))
+		note(c.Inspect(ctx, "nobody"))
+		note(nil, c.SecretSet(ctx, sbx.ServiceSecret{Service: "github", Sandbox: "box", Value: secrets.New("canary-value-0123")}))
+		for _, spec := range []sbx.ExecSpec{
+			{Argv: []string{"both"}, KillTree: true},
+			{Argv: []string{"cat"}, Stdin: strings.NewReader("given")},
+			{Argv: []string{"nothing-of-that-name"}},
+			{Argv: []string{"dies"}},
+		} {
+			res, err := c.Exec(ctx, "box", spec)
+			note([]any{string(res.Stdout), string(res.Stderr), res.Code}, err)
+		}
+		ok(t, os.RemoveAll(out))
+		note(nil, c.CopyIn(ctx, "box", file, "/home/agent/in"))
+		note(nil, c.Remove(ctx, "box"))
+		return answers
+	}
+	e := newEngine(t, "0.47").script("exec: [{match: ^both, stdout: \"o\\n\", stderr: \"e\\n\", code: 5}]\ncalls: [{match: dies, stdout: half, crash: true}]")
+	recorded := session(e.process(sbx.WithRecorder(cassette)))
+
+	player := newEngine(t, "0.47")
+	player.env = append(player.env, "FAKESBX_CASSETTE="+cassette)
+	played := session(player.process())
+	for i := range recorded {
+		if recorded[i] != played[i] {
+			t.Errorf("answer %d: played %s, recorded %s", i, played[i], recorded[i])
+		}
+	}
+	if got, want := len(player.calls()), len(e.calls()); got != want {
+		t.Errorf("%d calls, recorded were %d", got, want)
+	}
+
+	code := 0
+	c := player.process(v47())
+	for _, argv := range [][]string{{"never-recorded"}, {"both"}} { // the second was, and is used up
+		res, err := c.Exec(t.Context(), "box", sbx.ExecSpec{Argv: argv})
+		code = res.Code
+		if err != nil || code != 99 || !strings.Contains(string(res.Stderr), "not in the cassette") {
+			t.Errorf("%q: exit %d, %q, %v", argv, code, res.Stderr, err)
+		}
+	}
+}
+
+// TestFakeReplaysTime: what was cut off hangs until it is cut off again, and a call takes its time if it is asked to.
+func TestFakeReplaysTime(t *testing.T) {
+	cassette := t.TempDir()
+	for name, text := range map[string]string{
+		"00001-exec.json": `{"args":["exec","box","slow"],"stdout":"half","code":-1,"error":"context deadline exceeded","took_ms":1}`,
+		"00002-exec.json": `{"args":["exec","box","waits"],"code":0,"took_ms":300}`,
+	} {
+		ok(t, os.WriteFile(filepath.Join(cassette, name), []byte(text), 0o600))
+	}
+	player := newEngine(t, "0.47")
+	player.env = append(player.env, "FAKESBX_CASSETTE="+cassette, "FAKESBX_CASSETTE_TIME=1")
+	c := player.process(v47())
+	res, err := c.Exec(t.Context(), "box", sbx.ExecSpec{Argv: []string{"slow"}, Timeout: time.Second})
+	wantKinds(t, err, sbx.ErrTimeout)
+	if string(res.Stdout) != "half" {
+		t.Errorf("kept %q", res.Stdout)
+	}
+	res, err = c.Exec(t.Context(), "box", sbx.ExecSpec{Argv: []string{"waits"}})
+	if err != nil || res.Took < 300*time.Millisecond {
+		t.Errorf("took %s, %v", res.Took, err)
 	}
 }

@@ -1,6 +1,7 @@
 package sbx
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -431,18 +432,21 @@ type portJSON struct {
 func (p portJSON) port() Port { return Port{p.HostIP, p.HostPort, p.SandboxPort, p.Protocol} }
 
 func parseSandboxesJSON(out []byte) ([]Sandbox, error) {
-	var doc struct {
-		Sandboxes []struct {
-			Name       string     `json:"name"`
-			ID         string     `json:"id"`
-			Agent      string     `json:"agent"`
-			Status     string     `json:"status"`
-			Workspaces []string   `json:"workspaces"`
-			Ports      []portJSON `json:"ports"`
-			CreatedAt  looseTime  `json:"created_at"`
-			LastUsedAt looseTime  `json:"last_used_at"`
-		} `json:"sandboxes"`
+	type item struct {
+		Name       string     `json:"name"`
+		ID         string     `json:"id"`
+		Agent      string     `json:"agent"`
+		Status     string     `json:"status"`
+		Workspaces []string   `json:"workspaces"`
+		Ports      []portJSON `json:"ports"`
+		CreatedAt  looseTime  `json:"created_at"`
+		LastUsedAt looseTime  `json:"last_used_at"`
 	}
+	var doc struct {
+		Sandboxes []item `json:"sandboxes"`
+	}
+	// A guess at the number of items saves the copies of a growing list; it is bounded, since the text may be anything.
+	doc.Sandboxes = make([]item, 0, min(bytes.Count(out, []byte(`"name"`)), len(out)/64, 1<<14))
 	if err := decodeJSON(out, "sandboxes", &doc); err != nil {
 		return nil, err
 	}
@@ -471,7 +475,7 @@ type looseTime struct{ time.Time }
 
 // UnmarshalJSON never fails: a time is never worth a listing.
 func (t *looseTime) UnmarshalJSON(b []byte) error {
-	if parsed, err := time.Parse(time.RFC3339Nano, strings.Trim(string(b), `"`)); err == nil {
+	if parsed, err := time.Parse(time.RFC3339Nano, string(bytes.Trim(b, `"`))); err == nil {
 		t.Time = parsed.UTC()
 	}
 	return nil

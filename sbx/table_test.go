@@ -92,6 +92,19 @@ func manyRows(n int) []byte {
 	return []byte(b.String())
 }
 
+func manyItems(n int) []byte {
+	var s strings.Builder
+	s.WriteString(`{"sandboxes":[`)
+	for i := range n {
+		if i > 0 {
+			s.WriteString(",")
+		}
+		fmt.Fprintf(&s, `{"name":"demo-agent-%05d","id":"3b1f6c1e-6f0a-4f0e-9a51-0d5f7c1a2b01","agent":"shell","status":"running","created_at":"2026-10-08T09:12:44Z","workspaces":["/home/dev/project"]}`, i)
+	}
+	s.WriteString("]}\n")
+	return []byte(s.String())
+}
+
 // BenchmarkParseSandboxesText parses 10,000 rows.
 func BenchmarkParseSandboxesText(b *testing.B) {
 	out := manyRows(10_000)
@@ -107,16 +120,7 @@ func BenchmarkParseSandboxesText(b *testing.B) {
 
 // BenchmarkParseSandboxesJSON parses 10,000 items.
 func BenchmarkParseSandboxesJSON(b *testing.B) {
-	var s strings.Builder
-	s.WriteString(`{"sandboxes":[`)
-	for i := range 10_000 {
-		if i > 0 {
-			s.WriteString(",")
-		}
-		fmt.Fprintf(&s, `{"name":"demo-agent-%05d","id":"3b1f6c1e-6f0a-4f0e-9a51-0d5f7c1a2b01","agent":"shell","status":"running","created_at":"2026-10-08T09:12:44Z","workspaces":["/home/dev/project"]}`, i)
-	}
-	s.WriteString("]}\n")
-	out := []byte(s.String())
+	out := manyItems(10_000)
 	b.SetBytes(int64(len(out)))
 	for b.Loop() {
 		if list, err := ParseSandboxes(out); err != nil || len(list) != 10_000 {
@@ -131,7 +135,7 @@ func TestTableLinear(t *testing.T) {
 	shifted := func(n int) []byte {
 		return []byte("SANDBOX   AGENT   STATUS    PORTS   WORKSPACE\n" + strings.Repeat(strings.Repeat("n", 60)+"   shell   running           /x\n", n))
 	}
-	for name, make := range map[string]func(int) []byte{"aligned": manyRows, "shifted": shifted} {
+	for name, make := range map[string]func(int) []byte{"aligned": manyRows, "shifted": shifted, "json": manyItems} {
 		cost := func(n int) float64 {
 			out := make(n)
 			return testing.AllocsPerRun(2, func() {
