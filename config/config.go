@@ -44,19 +44,19 @@ type Engine struct {
 
 // Sandbox sizes each machine of a pair; zero values leave it to the engine.
 type Sandbox struct {
-	CPUs      int    `yaml:"cpus" json:"cpus"`
-	MemoryMiB int    `yaml:"memoryMiB" json:"memoryMiB"`
-	Template  string `yaml:"template" json:"template"`
+	CPUs      int    `yaml:"cpus" json:"cpus"`           // of each machine; 0 leaves it to the engine
+	MemoryMiB int    `yaml:"memoryMiB" json:"memoryMiB"` // of each machine; at least 512, 0 leaves it to the engine
+	Template  string `yaml:"template" json:"template"`   // image of both machines; empty is the engine's own
 }
 
 // Agent says which agent CLI runs, and how.
 type Agent struct {
-	Name     string         `yaml:"name" json:"name"`
-	Command  []string       `yaml:"command" json:"command"` // replaces the adapter's program and leading arguments
-	Args     []string       `yaml:"args" json:"args"`       // added to the adapter's
-	Model    string         `yaml:"model" json:"model"`
-	Mounts   []Mount        `yaml:"mounts" json:"mounts"`
-	Token    secrets.Source `yaml:"token" json:"token"`
+	Name     string         `yaml:"name" json:"name"`         // the agent CLI; copilot
+	Command  []string       `yaml:"command" json:"command"`   // replaces the adapter's program and leading arguments
+	Args     []string       `yaml:"args" json:"args"`         // added to the adapter's
+	Model    string         `yaml:"model" json:"model"`       // model that the agent asks for; empty is its own choice
+	Mounts   []Mount        `yaml:"mounts" json:"mounts"`     // host folders that the agent sandbox sees at the same path: a list of {path, readOnly}
+	Token    secrets.Source `yaml:"token" json:"token"`       // where the model credential comes from: one of {env}, {file} (mode 0600) or {command} (a list)
 	Strategy string         `yaml:"strategy" json:"strategy"` // auto, service or custom
 }
 
@@ -68,13 +68,13 @@ type Mount struct {
 
 // GitHub says where results go.
 type GitHub struct {
-	Host         string         `yaml:"host" json:"host"`
-	Repo         string         `yaml:"repo" json:"repo"` // OWNER/NAME; empty: from the checkout's origin
-	Base         string         `yaml:"base" json:"base"` // branch; empty: the checkout's
-	BranchPrefix string         `yaml:"branchPrefix" json:"branchPrefix"`
-	Draft        bool           `yaml:"draft" json:"draft"`
-	Token        secrets.Source `yaml:"token" json:"token"`
-	Strategy     string         `yaml:"strategy" json:"strategy"` // auto or service
+	Host         string         `yaml:"host" json:"host"`                 // of GitHub: github.com, a GHE.com name, or an Enterprise Server
+	Repo         string         `yaml:"repo" json:"repo"`                 // OWNER/NAME; empty: from the checkout's origin
+	Base         string         `yaml:"base" json:"base"`                 // branch; empty: the checkout's
+	BranchPrefix string         `yaml:"branchPrefix" json:"branchPrefix"` // branches of runs begin with it
+	Draft        bool           `yaml:"draft" json:"draft"`               // open pull requests as drafts
+	Token        secrets.Source `yaml:"token" json:"token"`               // where GH_TOKEN comes from; like agent.token
+	Strategy     string         `yaml:"strategy" json:"strategy"`         // auto or service
 }
 
 // Network adds to or takes from what a role may reach by default. Deny wins over everything.
@@ -86,8 +86,8 @@ type Network struct {
 
 // Gate bounds what may be delivered.
 type Gate struct {
-	MaxFiles    int      `yaml:"maxFiles" json:"maxFiles"`
-	MaxPatchKiB int      `yaml:"maxPatchKiB" json:"maxPatchKiB"`
+	MaxFiles    int      `yaml:"maxFiles" json:"maxFiles"`       // changed files; more is refused
+	MaxPatchKiB int      `yaml:"maxPatchKiB" json:"maxPatchKiB"` // size of the patch; more is refused
 	Protected   []string `yaml:"protected" json:"protected"`     // paths beside the built-in ones
 	ProtectMode string   `yaml:"protectMode" json:"protectMode"` // block or allow: what to do with changes of protected paths
 }

@@ -3,9 +3,15 @@ package main
 import (
 	"flag"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -97,7 +103,8 @@ func configurationPage(t *testing.T) string {
 		"underscores: `SBXPAIR_LIMITS_RUN=20m`; lists separated by commas), `.sbxpair.yaml` in the repository, the user's\n" +
 		"`$XDG_CONFIG_HOME/sbxpair/config.yaml` (or the file given with `--config`), these defaults. An unknown key is an error.\n" +
 		"`sbxpair config show` prints each value with its source.\n\nThe repository's file may only narrow: `verify` where nobody else sets it, `network.deny`, `gate.protected`, and lower\n" +
-		"`gate.maxFiles` and `gate.maxPatchKiB`.\n\n| key | default |\n| --- | --- |\n")
+		"`gate.maxFiles` and `gate.maxPatchKiB`.\n\n| key | default | |\n| --- | --- | --- |\n")
+	meaning := configMeaning(t)
 	for _, e := range loaded.Entries() {
 		value := fmt.Sprint(e.Value)
 		if value == "" || value == "[]" || value == "map[]" {
@@ -105,7 +112,83 @@ func configurationPage(t *testing.T) string {
 		} else {
 			value = "`" + strings.TrimSuffix(strings.TrimPrefix(value, "map["), "]") + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s |\n", e.Key, value)
+		if meaning[e.Key] == "" {
+			t.Errorf("config: %s has no comment that says what it is", e.Key)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", e.Key, value, meaning[e.Key])
 	}
 	return b.String()
+}
+
+// configMeaning reads the comments of the configuration's fields, by key.
+func configMeaning(t *testing.T) map[string]string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "config", "config.go"), nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	structs := map[string]*ast.StructType{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.TypeSpec); ok {
+			if s, ok := spec.Type.(*ast.StructType); ok {
+				structs[spec.Name.Name] = s
+			}
+		}
+		return true
+	})
+	meaning := map[string]string{}
+	var visit func(prefix string, s *ast.StructType)
+	visit = func(prefix string, s *ast.StructType) {
+		for _, f := range s.Fields.List {
+			name, _, _ := strings.Cut(reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("yaml"), ",")
+			if sub, ok := f.Type.(*ast.Ident); ok && structs[sub.Name] != nil {
+				visit(prefix+name+".", structs[sub.Name])
+				continue
+			}
+			text := f.Comment.Text() + " " + f.Doc.Text()
+			meaning[prefix+name] = strings.Join(strings.Fields(strings.ReplaceAll(text, "|", "or")), " ")
+		}
+	}
+	visit("", structs["Config"])
+	return meaning
+}
+
+// TestDocsThatAreNamedExist holds that every page which the code, the README or another page names is there.
+func TestDocsThatAreNamedExist(t *testing.T) {
+	root := filepath.Join("..", "..")
+	named := regexp.MustCompile(`docs/[a-z-]+(?:/[a-z-]+)*\.md`)
+	linked := regexp.MustCompile(`\]\(([a-zA-Z0-9._/-]+)\)`)
+	seen := 0
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata" || entry.Name() == "bin"):
+			return filepath.SkipDir
+		case entry.IsDir() || !strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, ".md"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, page := range named.FindAllString(string(text), -1) {
+			seen++
+			if _, err := os.Stat(filepath.Join(root, page)); err != nil && !strings.Contains(path, "fixtures/sbx") { // which names other projects' pages
+				t.Errorf("%s names %s: %v", path, page, err)
+			}
+		}
+		if strings.HasSuffix(path, ".md") {
+			for _, m := range linked.FindAllStringSubmatch(string(text), -1) {
+				seen++
+				if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
+					t.Errorf("%s links to %s: %v", path, m[1], err)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil || seen < 10 {
+		t.Errorf("%d pages named, %v", seen, err)
+	}
 }

@@ -1,0 +1,261 @@
+package provision_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/sbxpair/sbxpair/fixtures/fakesbx/fake"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/provision"
+	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// The test binary is also the fake sbx that the client starts.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "sbx" {
+		fake.Main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// bench is a fake sbx with its state, and what a pair on it needs.
+type bench struct {
+	t      *testing.T
+	state  string
+	engine *sbx.Client
+	store  *pair.Store
+	plan   provision.Plan
+}
+
+var creds = provision.Credentials{Agent: secrets.New("github_pat_agent_canary_0001"), GitHub: secrets.New("github_pat_github_canary_0002")}
+
+func newBench(t *testing.T, version string, change func(*provision.Input)) *bench {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	b := &bench{t: t, state: filepath.Join(dir, "fake"), store: pair.NewStore(filepath.Join(dir, "state"))}
+	program := filepath.Join(dir, "sbx")
+	if err := os.Symlink(self, program); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{b.state, filepath.Join(dir, "work"), filepath.Join(dir, "empty")} {
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.engine = sbx.New(program, sbx.WithAddedEnv("FAKESBX_STATE="+b.state, "GORACE=atexit_sleep_ms=0"), sbx.WithGrace(100*time.Millisecond),
+		sbx.WithTimeouts(sbx.Timeouts{Version: 5 * time.Second, Query: 2 * time.Second, Create: 2 * time.Second, Remove: 2 * time.Second, Change: 2 * time.Second}))
+	b.script(fake.Script{Version: version})
+	v, err := b.engine.Version(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := input()
+	in.Run = pair.NewRunID(time.Now())
+	in.Engine = pair.EngineRef{Kind: pair.EngineSbx, Path: program, Version: version}
+	in.Workspace = sbx.Workspace{Path: filepath.Join(dir, "work")}
+	in.Paths = v.Has(sbx.FeatureHTTPRules)
+	if !v.Has(sbx.FeatureMountless) {
+		in.Empty = filepath.Join(dir, "empty")
+	}
+	if change != nil {
+		change(&in)
+	}
+	if b.plan, err = provision.New(in); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// script tells the fake what to do from now on.
+func (b *bench) script(s fake.Script) {
+	b.t.Helper()
+	preset := "deny-all"
+	s.Policy = &preset
+	text, err := yaml.Marshal(s)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(b.state, "script.yaml"), text, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// acquire takes a lease whose owner is dead, as prune finds it.
+func (b *bench) acquire() *pair.Pair {
+	b.t.Helper()
+	owner := pair.Self()
+	owner.Boot += "-before"
+	p, err := pair.Acquire(b.engine, b.store, pair.Lease{Run: b.plan.Run, Created: time.Now().UTC(), Owner: owner, Engine: b.plan.Engine})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return p
+}
+
+// left lists what the engine still has under the run's names.
+func (b *bench) left() []string {
+	b.t.Helper()
+	text, err := os.ReadFile(filepath.Join(b.state, "state.json"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var found []string
+	for _, name := range b.plan.Run.Names() {
+		if strings.Contains(string(text), name) {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+func (b *bench) calls() []string {
+	b.t.Helper()
+	list, err := fake.Calls(b.state)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var out []string
+	for _, c := range list {
+		out = append(out, strings.Join(c.Args, " "))
+		for _, v := range []secrets.Value{creds.Agent, creds.GitHub} {
+			if slices.ContainsFunc(c.Args, func(a string) bool { return strings.Contains(a, v.Reveal()) }) {
+				b.t.Errorf("a value is on the command line: %.40s", out[len(out)-1])
+			}
+		}
+	}
+	return out
+}
+
+// A pair on every version that is supported: made, read back, within the number of calls that the design allows, and removed again.
+func TestApplyOnEveryVersion(t *testing.T) {
+	for _, version := range []string{"0.35", "0.38", "0.39", "0.42", "0.45", "0.47"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, version, nil)
+			before := len(b.calls())
+			p := b.acquire()
+			report, err := provision.Apply(t.Context(), b.engine.Unverified(), p, b.plan, creds)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if made := len(b.calls()) - before; made > 12 || made != len(report.Calls) {
+				t.Errorf("%d engine calls, %d reported; want at most 12, all reported", made, len(report.Calls))
+			}
+			if got := b.left(); len(got) != 2 {
+				t.Errorf("the engine has %v, want both", got)
+			}
+			if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.left(); len(got) != 0 {
+				t.Errorf("left in the engine: %v", got)
+			}
+			b.calls()
+		})
+	}
+}
+
+// A global secret that the engine would offer to both sandboxes is refused by name; a global github one is shadowed by
+// the pair's own.
+func TestGlobalSecrets(t *testing.T) {
+	for service, refused := range map[string]bool{"anthropic": true, "github": false} {
+		t.Run(service, func(t *testing.T) {
+			b := newBench(t, "0.47", nil)
+			if err := b.engine.SecretSet(t.Context(), sbx.ServiceSecret{Service: service, Value: secrets.New("some-global-value")}); err != nil {
+				t.Fatal(err)
+			}
+			p := b.acquire()
+			_, err := provision.Apply(t.Context(), b.engine.Unverified(), p, b.plan, creds)
+			if errors.Is(err, provision.ErrRefused) != refused || refused && !strings.Contains(err.Error(), service) {
+				t.Errorf("Apply beside a global %s secret: %v", service, err)
+			}
+			if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			if list, err := b.engine.SecretList(t.Context()); err != nil || len(list) != 1 || !list[0].Global() {
+				t.Errorf("the user's own secret afterwards: %+v, %v", list, err)
+			}
+		})
+	}
+}
+
+// TestFaultAtEveryCall makes and releases a pair while one call of the engine goes wrong, for each call and each way.
+// Whatever happens: once the release went through, or prune after it, nothing of the run is left, and what is not ours is.
+func TestFaultAtEveryCall(t *testing.T) {
+	const version = "0.47"
+	clean := newBench(t, version, nil)
+	first := len(clean.calls())
+	p := clean.acquire()
+	if _, err := provision.Apply(t.Context(), clean.engine.Unverified(), p, clean.plan, creds); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	total := len(clean.calls()) - first
+	half := 5
+	for name, rule := range map[string]fake.CallRule{
+		"error":            {Stderr: "error: request failed: 500 Internal Server Error: backend unavailable\n", Code: 1},
+		"done, then error": {Also: true, Code: 1},
+		"hang":             {Hang: true, Deaf: true},
+		"killed":           {Also: true, Crash: true},
+		"partial":          {Also: true, StdoutBytes: &half},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			failed, pruned := 0, 0
+			for n := 1; n <= total; n++ {
+				b := newBench(t, version, nil)
+				if _, err := b.engine.Unverified().Create(t.Context(), sbx.CreateSpec{Name: "somebody-elses"}); err != nil {
+					t.Fatal(err)
+				}
+				rule := rule
+				rule.Match, rule.Call, rule.Times = "", n, 1
+				b.script(fake.Script{Version: version, Calls: []fake.CallRule{rule}})
+				p := b.acquire()
+				if _, err := provision.Apply(t.Context(), b.engine.Unverified(), p, b.plan, creds); err != nil {
+					failed++
+					if len(err.Error()) < 20 {
+						t.Errorf("call %d: the error says too little: %v", n, err)
+					}
+				}
+				if _, err := p.Release(t.Context(), "done", 20*time.Second); err != nil {
+					if !errors.Is(err, pair.ErrLeft) {
+						t.Errorf("call %d: Release: %v", n, err)
+					}
+					pruned++
+					found, err := pair.FindLeftovers(t.Context(), b.engine, b.store, b.plan.Engine)
+					if err != nil {
+						t.Fatalf("call %d: %v", n, err)
+					}
+					if err := pair.Prune(t.Context(), b.engine, b.store, found); err != nil {
+						t.Errorf("call %d: Prune: %v", n, err)
+					}
+				}
+				if left := b.left(); len(left) > 0 {
+					t.Errorf("call %d: left in the engine: %v\n%s", n, left, strings.Join(b.calls(), "\n"))
+				}
+				if l, err := b.store.Load(b.plan.Run); err != nil || l.State != pair.Closed {
+					t.Errorf("call %d: the lease is %s, %v", n, l.State, err)
+				}
+				if _, err := b.engine.Get(t.Context(), "somebody-elses"); err != nil {
+					t.Errorf("call %d: a sandbox that is not ours is gone: %v", n, err)
+				}
+			}
+			t.Logf("%s at each of %d calls: %d made the creation fail, %d needed prune, nothing left", name, total, failed, pruned)
+		})
+	}
+}
