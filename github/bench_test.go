@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/fixtures/github/hub"
+	"github.com/sbxpair/sbxpair/fixtures/github/openapi"
 	"github.com/sbxpair/sbxpair/secrets"
 )
 
@@ -59,6 +60,9 @@ func (c *testClock) total() (sum time.Duration) {
 	return sum
 }
 
+// loadOnce parses GitHub's description once for all hubs of this test binary.
+var loadOnce = sync.OnceValues(openapi.Load)
+
 func newBench(t *testing.T) *bench { return newBenchAs(t, DotCom(), hub.Token{Login: "octo"}) }
 
 func newBenchAs(t *testing.T, e Endpoint, token hub.Token) *bench {
@@ -80,7 +84,11 @@ func newBenchAs(t *testing.T, e Endpoint, token hub.Token) *bench {
 			http.Error(rw, "no", http.StatusForbidden)
 		}
 	}))
-	h, err := hub.New(hub.Config{Dir: t.TempDir()})
+	spec, err := loadOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := hub.New(hub.Config{Dir: t.TempDir(), Spec: spec})
 	if err != nil {
 		t.Fatal(err)
 	}

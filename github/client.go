@@ -164,9 +164,13 @@ func lost(err error) bool {
 	return errors.As(err, &n) && n.Sent || errors.Is(err, ErrServer) || errors.Is(err, ErrMalformed)
 }
 
-// pages calls next with page numbers until there are no more, at most limit times.
+// pages calls next with page numbers until there are no more or it stops. More than limit pages are an error that matches
+// ErrTooLarge: a part must not pass for all.
 func pages(limit int, next func(page int) (*gh.Response, bool, error)) error {
-	for page, n := 1, 0; page != 0 && n < limit; n++ {
+	for page, n := 1, 0; page != 0; n++ {
+		if n == limit {
+			return fmt.Errorf("list: %w of %d pages", ErrTooLarge, limit)
+		}
 		resp, stop, err := next(page)
 		if err != nil || stop {
 			return err

@@ -123,6 +123,8 @@ type PullRequestUpdate struct {
 const (
 	perPage  = 100
 	maxPages = 50 // 5,000 items
+
+	markerPages = 3 // that are looked through for an issue of a run's own
 )
 
 // WhoAmI asks GitHub whose credential it is: the cheapest proof that it is alive.
@@ -222,7 +224,7 @@ func (c *Client) CreateIssue(ctx context.Context, r Repo, n NewIssue) (Issue, er
 
 // findIssue looks for an issue by its marker: newest first, by time of change, never by search, whose index lags.
 func (c *Client) findIssue(ctx context.Context, r Repo, op Op) (found Issue, ok bool, err error) {
-	err = pages(3, func(page int) (*gh.Response, bool, error) {
+	err = pages(markerPages, func(page int) (*gh.Response, bool, error) {
 		list, resp, err := c.gh.Issues.ListByRepo(ctx, r.Owner, r.Name, &gh.IssueListByRepoOptions{
 			State: "all", Sort: "created", Direction: "desc", ListOptions: gh.ListOptions{Page: page, PerPage: perPage},
 		})
@@ -232,7 +234,7 @@ func (c *Client) findIssue(ctx context.Context, r Repo, op Op) (found Issue, ok 
 				return resp, true, nil
 			}
 		}
-		return resp, false, err
+		return resp, page >= markerPages, err // a run's own issue is among the newest
 	})
 	if err != nil {
 		return Issue{}, false, fail("look for the issue in "+r.String(), err)

@@ -80,6 +80,8 @@ type wire struct {
 	lastWrite time.Time
 	expires   time.Time // of the credential, as GitHub last said
 	requests  int
+
+	known answers
 }
 
 func reads(method string) bool { return method == http.MethodGet || method == http.MethodHead }
@@ -151,6 +153,7 @@ func (w *wire) once(req *http.Request) (*http.Response, error) {
 	if err := w.pace(req); err != nil {
 		return nil, err
 	}
+	w.known.ask(req)
 	resp, err := w.next.RoundTrip(req)
 	if !reads(req.Method) {
 		w.mu.Lock()
@@ -171,6 +174,13 @@ func (w *wire) once(req *http.Request) (*http.Response, error) {
 			if strings.HasPrefix(name, "X-Ratelimit-") || name == "Retry-After" {
 				resp.Header.Del(name)
 			}
+		}
+		if resp, err = w.known.take(req, resp); err != nil {
+			return nil, fmt.Errorf("%w: body: %w", ErrMalformed, err)
+		}
+		if resp.StatusCode == http.StatusNotModified {
+			resp.Body.Close()
+			return nil, fmt.Errorf("%w: not modified, and nothing was known", ErrMalformed)
 		}
 		return resp, nil
 	}
