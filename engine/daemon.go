@@ -16,6 +16,8 @@ import (
 
 	"github.com/gofrs/flock"
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxpair/sbxpair/engine/ports"
 )
 
 // ErrDaemonRuns matches the error of a second daemon on one state.
@@ -43,10 +45,13 @@ type Daemon struct {
 	stop     context.CancelFunc
 }
 
+// A proxy is what the daemon serves one sandbox.
 type proxy struct {
 	record   Record
 	listener net.Listener
 	cancel   context.CancelFunc
+	publish  func([]ports.Port) map[ports.Port]error
+	failed   map[ports.Port]error // ports that are not published, such as those that another program has
 }
 
 const (
@@ -188,6 +193,10 @@ func (d *Daemon) handler(ctx context.Context) http.Handler {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
+	})
+	mux.HandleFunc("GET /ports", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(d.portFailures(r.URL.Query().Get("sandbox")))
 	})
 	mux.HandleFunc("POST /shutdown", func(w http.ResponseWriter, _ *http.Request) {
 		d.Engine.logger().Info("daemon asked to stop")
@@ -339,13 +348,34 @@ func (d *Daemon) sync(ctx context.Context) error {
 	}
 	errs := []error{listErr}
 	for id, r := range want {
-		if _, ok := d.proxies[id]; ok && socketThere(d.Engine.State.proxySocket(id)) {
-			continue
+		if _, ok := d.proxies[id]; !ok || !socketThere(d.Engine.State.proxySocket(id)) {
+			d.close(id)
+			errs = append(errs, d.open(ctx, r))
 		}
-		d.close(id)
-		errs = append(errs, d.open(ctx, r))
+		if p, ok := d.proxies[id]; ok { // a port that cannot be had must not stop what others wait for
+			failed := p.publish(r.Ports)
+			for port, err := range failed {
+				if p.failed[port] == nil {
+					d.Engine.logger().Warn("port is not published", "sandbox", r.Name, "port", port.String(), "err", err)
+				}
+			}
+			p.failed = failed
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// portFailures tells by port, as text, what keeps it from being published.
+func (d *Daemon) portFailures(id string) map[string]string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := map[string]string{}
+	if p, ok := d.proxies[id]; ok {
+		for port, err := range p.failed {
+			out[port.String()] = err.Error()
+		}
+	}
+	return out
 }
 
 func socketThere(path string) bool {
@@ -361,10 +391,18 @@ func (d *Daemon) open(ctx context.Context, r Record) error {
 	if err != nil {
 		return err
 	}
+	link, err := listenUnix(d.Engine.State.portsSocket(r.ID))
+	if err != nil {
+		ln.Close()
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	d.proxies[r.ID] = &proxy{r, ln, cancel}
+	forwarder := ports.New(d.Engine.logger())
+	d.proxies[r.ID] = &proxy{record: r, listener: ln, cancel: cancel, publish: func(list []ports.Port) map[ports.Port]error { return forwarder.Set(ctx, list) }}
+	d.work.Go(func() { forwarder.Serve(ctx, link) })
 	d.work.Go(func() {
 		defer ln.Close()
+		defer cancel()
 		if err := d.Proxy(ctx, ln, r); err != nil && ctx.Err() == nil {
 			d.Engine.logger().Error("egress proxy ended", "sandbox", r.Name, "err", err)
 			d.mu.Lock()

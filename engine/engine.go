@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/sbxpair/sbxpair/engine/ports"
 )
 
 // An Engine makes and runs the sandboxes of one state. It is safe for concurrent use.
@@ -57,6 +59,7 @@ type CreateSpec struct {
 	Resolve    map[string]string
 	UpstreamCA string // PEM
 	Template   string // "": HostTemplate
+	Ports      []ports.Port
 	// Prepare runs after the record exists and before anything in the sandbox does: for rules that must hold from the start.
 	Prepare func(ctx context.Context, r Record) error
 }
@@ -114,6 +117,9 @@ func (e *Engine) Create(ctx context.Context, spec CreateSpec) (Record, error) {
 	if r.MemoryMiB == 0 {
 		r.MemoryMiB = min(hostMemoryMiB()/2, 32<<10)
 	}
+	if r.Ports, err = e.allot(r, spec.Ports); err != nil {
+		return Record{}, err
+	}
 	placeholders, err := e.Stores.Env(r.Name)
 	if err != nil {
 		return Record{}, fmt.Errorf("secrets: %w", err)
@@ -156,7 +162,10 @@ func (e *Engine) create(ctx context.Context, r *Record, ca []byte, disk *os.File
 	if err := e.writeDisk(*r, ca, from); err != nil {
 		return fmt.Errorf("disk: %w", err)
 	}
-	return e.start(ctx, r, s)
+	if err := e.start(ctx, r, s); err != nil {
+		return err
+	}
+	return e.published(ctx, *r, r.Ports)
 }
 
 // start boots the sandbox from its record and saves it as running.
@@ -226,7 +235,11 @@ func (e *Engine) restart(ctx context.Context, r *Record) error {
 	if err := os.RemoveAll(filepath.Join(e.State.SandboxDir(r.Name), "rootfs")); err != nil {
 		return err
 	}
-	if err := e.start(ctx, r, session); err != nil {
+	if err := e.start(ctx, r, session); err == nil {
+		if err := e.published(ctx, *r, r.Ports); err != nil { // the sandbox is of use all the same
+			e.logger().Error("a published port cannot be had", "sandbox", r.Name, "err", err)
+		}
+	} else {
 		r.Status, r.Process, r.ProcessStart = Stopped, 0, 0
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/sbxpair/sbxpair/engine/ports"
 	"github.com/sbxpair/sbxpair/engine/statefile"
 )
 
@@ -64,6 +65,7 @@ type Record struct {
 	Template   string            `json:"template,omitempty"`    // name of the template that it was made from
 	Image      string            `json:"image,omitempty"`       // id of the image below its disk; "": the host's system folders
 	ImageEnv   []string          `json:"image_env,omitempty"`
+	Ports      []ports.Port      `json:"ports,omitempty"`
 	// Process is gVisor's process for this sandbox on the host; ProcessStart tells it from a later one with its number.
 	Process      int    `json:"process,omitempty"`
 	ProcessStart uint64 `json:"process_start,omitempty"`

@@ -124,7 +124,10 @@ func (s *State) SandboxDir(name string) string { return filepath.Join(s.sandboxe
 
 func (s *State) sandboxes() string { return filepath.Join(s.Dir, "sandboxes") }
 
-// ProxyDir is the one folder of the host that a sandbox shares with the daemon: it holds the proxy's socket only.
+// ProxyDir is the one folder of the host that a sandbox shares with the daemon: it holds the proxy's socket and that of
+// the published ports.
 func (s *State) ProxyDir(id string) string { return filepath.Join(s.Runtime, id) }
 
 func (s *State) proxySocket(id string) string { return filepath.Join(s.ProxyDir(id), "proxy.sock") }
+
+func (s *State) portsSocket(id string) string { return filepath.Join(s.ProxyDir(id), "ports.sock") }

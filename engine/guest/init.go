@@ -2,26 +2,31 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
+	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/sbxpair/sbxpair/engine/ports"
 )
 
 // maxConns bounds the connections that are forwarded at once; further ones wait in the listener's queue.
 const maxConns = 4096
 
-// runInit is process 1: it collects orphans and forwards [ProxyAddr] to the host's socket until ctx is done.
+// runInit is process 1: it collects orphans, forwards [ProxyAddr] to the host's socket, and connects published ports, until
+// ctx is done.
 func runInit(ctx context.Context, ready *os.File) error {
 	ln, err := net.Listen("tcp4", ProxyAddr)
 	if err != nil {
 		return fmt.Errorf("proxy forwarder: %w", err)
 	}
 	go reap()
+	go ports.Answer(ctx, filepath.Join(ProxyDir, "ports.sock"), dialInside)
 	if ready != nil {
 		ready.Write([]byte{1})
 		ready.Close()
@@ -62,34 +67,30 @@ func forward(ctx context.Context, ln net.Listener, socket string) error {
 	}
 }
 
-// halfCloser is a stream whose two directions end on their own.
-type halfCloser interface {
-	net.Conn
-	CloseWrite() error
-}
-
-func carry(client halfCloser, socket string) {
+func carry(client *net.TCPConn, socket string) {
 	defer client.Close()
 	up, err := net.DialTimeout("unix", socket, 5*time.Second)
 	if err != nil {
 		io.WriteString(client, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"+
 			"The egress proxy of this sandbox is not running; any sbx-local command on the host starts it again.\n")
+		client.CloseWrite()
+		client.SetReadDeadline(time.Now().Add(time.Second)) // an end with something unread would take the answer away
+		io.Copy(io.Discard, io.LimitReader(client, 1<<20))
 		return
 	}
-	defer up.Close()
-	server := up.(halfCloser)
-	var wg sync.WaitGroup
-	wg.Go(func() { pipe(server, client) })
-	pipe(client, server)
-	wg.Wait()
+	ports.Join(client, up.(*net.UnixConn))
 }
 
-// pipe copies until src ends, then ends dst's direction; on an error both ends are closed, so that the peer ends too.
-func pipe(dst, src halfCloser) {
-	if _, err := io.Copy(dst, src); err != nil {
-		dst.Close()
-		src.Close()
-		return
+// dialInside connects to a published port, on whichever loopback address something listens.
+func dialInside(ctx context.Context, port int) (ports.Stream, error) {
+	var d net.Dialer
+	var errs []error
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+		if err == nil {
+			return conn.(*net.TCPConn), nil
+		}
+		errs = append(errs, err)
 	}
-	dst.CloseWrite()
+	return nil, errors.Join(errs...)
 }

@@ -68,8 +68,6 @@ func (o *createOptions) unsupported() error {
 	switch {
 	case o.clone:
 		return errors.New("--clone is not supported by sbx-local")
-	case len(o.publish) > 0:
-		return errors.New("--publish is not supported by sbx-local")
 	case len(o.kits) > 0:
 		return errors.New("--kit is not supported by sbx-local")
 	case o.skills != "off":
@@ -162,6 +160,9 @@ func (o *createOptions) spec(a *app, agent string, paths []string) (engine.Creat
 		return zero, err
 	}
 	if spec.Env, err = readEnv(a, o.env, o.envFiles); err != nil {
+		return zero, err
+	}
+	if spec.Ports, err = parsePorts(o.publish); err != nil {
 		return zero, err
 	}
 	if spec.Resolve, err = parseResolve(o.resolve); err != nil {

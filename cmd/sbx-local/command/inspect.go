@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -80,6 +81,7 @@ func inspect(ctx context.Context, a *app, e *engine.Engine, r engine.Record) (in
 	in := inspection{
 		Name: r.Name, ID: r.ID, Agent: r.Agent, State: status(r), Image: imageName(r), Workspace: r.Primary(), Workspaces: workspaces(r),
 		Network: "none", Proxy: "gateway.docker.internal:3128", Isolation: r.Isolation, Limits: r.Limits, CPUs: r.CPUs, MemoryMiB: r.MemoryMiB,
+		Ports: portTexts(r),
 	}
 	in.NetworkPolicy.Scope = "global"
 	if r.Status == engine.Running && !r.Lost() {
@@ -135,7 +137,7 @@ func (a *app) printInspection(in inspection, r engine.Record) {
 	row("Mount Policy", "allowed")
 	row("Proxy", in.Proxy)
 	row("Secrets", secrets)
-	row("Ports", "none published")
+	row("Ports", cmp.Or(portsText(r), "none published"))
 	row("Sessions", fmt.Sprint(in.Sessions))
 	daemon := "not running"
 	if in.DaemonVersion != "" {

@@ -8,19 +8,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxpair/sbxpair/engine"
+	"github.com/sbxpair/sbxpair/engine/ports"
 	"github.com/sbxpair/sbxpair/engine/rules"
 )
 
 // lsRow is a sandbox in "ls --json": sbx 0.47's keys, and isolation.
 type lsRow struct {
-	Name       string    `json:"name"`
-	ID         string    `json:"id"`
-	Agent      string    `json:"agent"`
-	Status     string    `json:"status"`
-	CreatedAt  time.Time `json:"created_at"`
-	LastUsedAt time.Time `json:"last_used_at"`
-	Workspaces []string  `json:"workspaces"`
-	Isolation  string    `json:"isolation"`
+	Name       string       `json:"name"`
+	ID         string       `json:"id"`
+	Agent      string       `json:"agent"`
+	Status     string       `json:"status"`
+	CreatedAt  time.Time    `json:"created_at"`
+	LastUsedAt time.Time    `json:"last_used_at"`
+	Workspaces []string     `json:"workspaces"`
+	Ports      []ports.Port `json:"ports,omitempty"`
+	Isolation  string       `json:"isolation"`
 }
 
 func newLsCmd(a *app) *cobra.Command {
@@ -52,7 +54,7 @@ func runLs(ctx context.Context, a *app, asJSON, quiet bool) error {
 	case asJSON:
 		rows := make([]lsRow, 0, len(list))
 		for _, r := range list {
-			rows = append(rows, lsRow{r.Name, r.ID, r.Agent, status(r), seconds(r.CreatedAt), seconds(r.LastUsedAt), workspaces(r), r.Isolation})
+			rows = append(rows, lsRow{r.Name, r.ID, r.Agent, status(r), seconds(r.CreatedAt), seconds(r.LastUsedAt), workspaces(r), publishedPorts(r), r.Isolation})
 		}
 		return a.printJSON(struct {
 			Sandboxes []lsRow `json:"sandboxes"`
@@ -66,7 +68,7 @@ func runLs(ctx context.Context, a *app, asJSON, quiet bool) error {
 	default:
 		rows := [][]string{{"SANDBOX", "AGENT", "STATUS", "PORTS", "WORKSPACE"}}
 		for _, r := range list {
-			rows = append(rows, []string{r.Name, r.Agent, status(r), "", workspaceText(r)})
+			rows = append(rows, []string{r.Name, r.Agent, status(r), portsText(r), workspaceText(r)})
 		}
 		fmt.Fprint(a.Stdout, rules.Table(rows))
 	}

@@ -70,7 +70,7 @@ func newRootCmd(a *app) *cobra.Command {
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkAppName(a.appName) }
 	root.AddCommand(
 		newCreateCmd(a), newRunCmd(a), newExecCmd(a), newCpCmd(a), newLsCmd(a), newStopCmd(a), newRmCmd(a), newPruneCmd(a),
-		newInspectCmd(a), newVersionCmd(a), newDiagnoseCmd(a), newDaemonCmd(a), newSettingsCmd(a), newTemplateCmd(a), newPolicyCmd(a), newSecretCmd(a),
+		newInspectCmd(a), newVersionCmd(a), newDiagnoseCmd(a), newDaemonCmd(a), newSettingsCmd(a), newTemplateCmd(a), newPortsCmd(a), newPolicyCmd(a), newSecretCmd(a),
 	)
 	return root
 }
