@@ -37,6 +37,10 @@ type Delivery struct {
 	// Ready opens the pull request for review; otherwise it is a draft. DraftOptional lets it be ready where drafts do not exist.
 	Ready         bool
 	DraftOptional bool
+	// InitEmpty makes BaseBranch at Base where the repository has no commit at all, which makes all history below Base public to whom
+	// can read the repository. Bundle then has to hold that history: no prerequisites. Without it, and for ViaAPI, an empty
+	// repository is ErrEmptyRepository.
+	InitEmpty bool
 	// Comment is posted on the pull request once; "" for none.
 	Comment string
 	Bounds  Bounds
@@ -65,6 +69,8 @@ type Delivered struct {
 	Push        PushState   `json:"push"`
 	PullRequest PullRequest `json:"pull_request"`
 	Comment     *Comment    `json:"comment,omitempty"`
+	// Initialised: the repository was empty, and its base branch was made.
+	Initialised bool `json:"initialised,omitempty"`
 	// Execs is how many commands ran in the github sandbox for git: 2 when nothing went wrong. The REST requests share one more.
 	Execs int `json:"execs"`
 }
@@ -98,7 +104,7 @@ cat >"$d/pack" || exit 74
 git init -q --bare --template= "$d/repo" || exit 70
 cd "$d/repo" || exit 70
 for w in $SBXPAIR_WANT; do set -- "$@" "$w:refs/sbxpair/have/$w"; done
-g -c transfer.fsckObjects=false fetch -q --no-tags --no-write-fetch-head --no-recurse-submodules --depth=1 "$SBXPAIR_URL" "$@" </dev/null || exit 41
+[ $# -eq 0 ] || g -c transfer.fsckObjects=false fetch -q --no-tags --no-write-fetch-head --no-recurse-submodules --depth=1 "$SBXPAIR_URL" "$@" </dev/null || exit 41
 g index-pack --stdin --fix-thin --strict <"$d/pack" >/dev/null || exit 42
 rm -f "$d/pack"
 [ "$(g cat-file -t "$SBXPAIR_HEAD")" = commit ] || exit 43
@@ -109,12 +115,20 @@ echo sbxpair-raw
 g diff-tree -r -z -M --raw --no-abbrev --no-ext-diff "$SBXPAIR_BASE" "$SBXPAIR_HEAD" || exit 43
 `
 
-// pushScript pushes the imported commit. It first demands that the branch does not exist; if it does, it moves it only
+// pushScript pushes the imported commit. Into an empty repository it pushes the base first, to a branch that nobody else may have
+// made meanwhile (exit code 47). It first demands that the branch does not exist; if it does, it moves it only
 // from a commit that the run knows as its own, or that is an ancestor. Exit codes: 44 push, 45 branch unreadable, 46 not ours.
 const pushScript = gitPrelude + `
 cd "$d/repo" || exit 70
 ref="refs/heads/$SBXPAIR_BRANCH"
-push() { g push --porcelain --no-verify --recurse-submodules=no --force-with-lease="$ref:$1" "$SBXPAIR_URL" "$SBXPAIR_HEAD:$ref" </dev/null >"$d/report"; }
+put() { g push --porcelain --no-verify --recurse-submodules=no --force-with-lease="$1:$2" "$SBXPAIR_URL" "$3:$1" </dev/null >"$d/report"; }
+push() { put "$ref" "$1" "$SBXPAIR_HEAD"; }
+if [ -n "$SBXPAIR_INIT" ] && ! put "refs/heads/$SBXPAIR_INIT" '' "$SBXPAIR_BASE"; then
+  g ls-remote "$SBXPAIR_URL" "refs/heads/$SBXPAIR_INIT" >"$d/remote" </dev/null || exit 45
+  at=
+  while IFS='	' read -r sha name; do [ "$name" = "refs/heads/$SBXPAIR_INIT" ] && at=$sha; done <"$d/remote"
+  [ "$at" = "$SBXPAIR_BASE" ] || { cat "$d/report"; [ -z "$at" ] || echo "sbxpair-remote $at"; exit 47; }
+fi
 if push ''; then cat "$d/report"; cd / && rm -rf "$d"; exit 0; fi
 grep -qE 'stale info|already exists|failed to update ref|cannot lock ref' "$d/report" || { cat "$d/report"; exit 44; }
 g ls-remote "$SBXPAIR_URL" "$ref" >"$d/remote" </dev/null || exit 45
@@ -170,20 +184,27 @@ func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, e
 	if d.BaseBranch == "" {
 		d.BaseBranch = info.DefaultBranch
 	}
-	if _, ok, err := c.Branch(ctx, info.Repo, d.BaseBranch); err != nil {
+	_, ok, err := c.Branch(ctx, info.Repo, d.BaseBranch)
+	empty := errors.Is(err, ErrEmptyRepository)
+	switch {
+	case empty && d.InitEmpty && d.Way != ViaAPI && len(header.prerequisites) > 0:
+		return done, fmt.Errorf("%w: %s is empty, so the bundle has to hold the whole history", ErrBadBundle, info.Repo)
+	case empty && d.InitEmpty && d.Way != ViaAPI:
+	case err != nil:
 		return done, err
-	} else if !ok {
+	case !ok:
 		return done, fmt.Errorf("base branch %s of %s: %w", d.BaseBranch, info.Repo, ErrNotFound)
 	}
 	if d.Way == ViaAPI {
 		done.Head, done.Push, err = (&apiDelivery{client: c, repo: info.Repo, d: d}).run(ctx)
 	} else {
-		g := &gitDelivery{runner: r, client: c, d: d, url: c.endpoint.CloneURL(info.Repo), execs: &done.Execs}
+		g := &gitDelivery{runner: r, client: c, d: d, url: c.endpoint.CloneURL(info.Repo), init: empty, execs: &done.Execs}
 		done.Push, err = g.run(ctx, header, bundle)
 	}
 	if err != nil {
 		return done, err
 	}
+	done.Initialised = empty
 	d.progress("pull request")
 	done.PullRequest, err = keepPullRequest(ctx, c, info.Repo, d)
 	if err != nil {
@@ -309,6 +330,7 @@ type gitDelivery struct {
 	client *Client
 	d      Delivery
 	url    string
+	init   bool // the repository is empty: Base comes with the bundle, and makes the base branch
 	execs  *int
 }
 
@@ -328,6 +350,10 @@ func (g *gitDelivery) run(ctx context.Context, h bundleHeader, bundle []byte) (s
 	want := append([]string{g.d.Base}, h.prerequisites...)
 	slices.Sort(want)
 	want = slices.Compact(want)
+	first := ""
+	if g.init {
+		want, first = nil, g.d.BaseBranch
+	}
 	out, err := g.repeat(ctx, "import the change", importScript, func() io.Reader { return bytes.NewReader(bundle[h.pack:]) },
 		sbx.EnvVar{Name: "SBXPAIR_WANT", Value: strings.Join(want, " ")})
 	if err != nil {
@@ -346,7 +372,7 @@ func (g *gitDelivery) run(ctx context.Context, h bundleHeader, bundle []byte) (s
 	}
 	g.d.progress("push")
 	out, err = g.repeat(ctx, "push "+g.d.Branch, pushScript, nil,
-		sbx.EnvVar{Name: "SBXPAIR_BRANCH", Value: g.d.Branch}, sbx.EnvVar{Name: "SBXPAIR_KNOWN", Value: strings.Join(g.d.Known, " ")})
+		sbx.EnvVar{Name: "SBXPAIR_INIT", Value: first}, sbx.EnvVar{Name: "SBXPAIR_BRANCH", Value: g.d.Branch}, sbx.EnvVar{Name: "SBXPAIR_KNOWN", Value: strings.Join(g.d.Known, " ")})
 	if err != nil {
 		return "", err
 	}

@@ -31,6 +31,13 @@ func gitFailure(res gitResult, d Delivery, host string) error {
 	case 46:
 		_, at, _ := strings.Cut(strings.TrimSpace(string(res.out)), "sbxpair-remote ")
 		return &BranchMovedError{Branch: d.Branch, Remote: oneLine(at, 40)}
+	case 47:
+		if _, at, ok := strings.Cut(strings.TrimSpace(string(res.out)), "sbxpair-remote "); ok {
+			return &BranchMovedError{Branch: d.BaseBranch, Remote: oneLine(at, 40)}
+		}
+		if e := refusedRef(string(res.out), res.stderr, "refs/heads/"+d.BaseBranch); e != nil {
+			return e
+		}
 	case 44:
 		if e := refusedRef(string(res.out), res.stderr, "refs/heads/"+d.Branch); e != nil {
 			return e
