@@ -130,6 +130,7 @@ func TestRefusedBeforeAnythingRuns(t *testing.T) {
 		"custom without host":    custom(sbx.CustomSecret{Env: "A", Command: "/bin/x"}),
 		"custom without source":  custom(sbx.CustomSecret{Env: "A", Hosts: []string{"a"}}),
 		"custom with two":        custom(sbx.CustomSecret{Env: "A", Hosts: []string{"a"}, Command: "/bin/x", Ref: "op://x"}),
+		"relative helper":        custom(sbx.CustomSecret{Env: "A", Hosts: []string{"a"}, Command: "./bin/token --for x"}),
 		"short placeholder":      custom(sbx.CustomSecret{Env: "A", Hosts: []string{"a"}, Command: "/bin/x", Placeholder: "abc"}),
 		"registry":               c.SecretSetRegistry(ctx, sbx.RegistryCredential{Host: "a", Value: value, Sandbox: "box", AllSandboxes: true}),
 		"empty registry value":   c.SecretSetRegistry(ctx, sbx.RegistryCredential{Host: "a"}),

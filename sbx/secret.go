@@ -149,6 +149,9 @@ func (c *Client) SecretSetCustom(ctx context.Context, secret CustomSecret) (plac
 	if (secret.Command == "") == (secret.Ref == "") {
 		return "", invalid(op, "want exactly one of a command and a reference")
 	}
+	if word, _, _ := strings.Cut(strings.Trim(secret.Command, ` "'`), " "); strings.ContainsAny(word, `/\`) && !rooted(word) {
+		return "", invalid(op, "command %q: want an absolute path, since the engine runs it in a folder of its own (sbx 0.46)", word)
+	}
 	// It is replaced wherever it occurs in a header: a short one would match by accident.
 	if p := strings.ReplaceAll(secret.Placeholder, "{rand}", "1234567890123456"); p != "" && (len(p) < 12 || strings.ContainsAny(p, " \t\r\n\"")) {
 		return "", invalid(op, "placeholder %q: want at least 12 characters without white space", secret.Placeholder)
@@ -522,4 +525,9 @@ func (c *Client) SecretImport(ctx context.Context, service string, dryRun bool) 
 		return "", err
 	}
 	return tailText(c.text(res), maxErrorText), nil
+}
+
+// rooted reports whether path is absolute on any platform.
+func rooted(path string) bool {
+	return path[0] == '/' || path[0] == '\\' || len(path) > 2 && path[1] == ':' && (path[2] == '/' || path[2] == '\\')
 }
