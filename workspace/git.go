@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -109,8 +108,7 @@ func (g git) do(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
 	}
 	stderr := &tail{limit: 4 << 10}
 	cmd.Stderr = stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // git starts helpers; end them all
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	endTogether(cmd)
 	cmd.WaitDelay = 5 * time.Second
 	err := cmd.Run()
 	op := args[0]
