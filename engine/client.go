@@ -31,8 +31,8 @@ type DaemonStatus struct {
 	Revision  string    `json:"revision"`
 	StartedAt time.Time `json:"started_at"`
 	Sandboxes int       `json:"sandboxes"` // with an open socket
-	Sessions  int       `json:"sessions"`
-	// SessionsOf counts the sessions of each sandbox, by id.
+	Sessions  int       `json:"sessions"`  // of commands
+	// SessionsOf counts the execs of each sandbox, by id.
 	SessionsOf map[string]int `json:"sessions_of,omitempty"`
 }
 
@@ -135,6 +135,16 @@ type Session struct {
 
 // Session opens a session, starting the daemon if none runs.
 func (e *Engine) Session(ctx context.Context) (*Session, error) { return e.session(ctx, "", "") }
+
+// Hold opens a session of the named sandbox, so that it is not stopped for want of one before what the caller does next. It
+// waits for a stop that has begun. The error matches ErrNotFound.
+func (e *Engine) Hold(ctx context.Context, name string) (*Session, error) {
+	r, err := e.load(name)
+	if err != nil {
+		return nil, err
+	}
+	return e.session(ctx, r.ID, "")
+}
 
 // session opens a session for the exec with the given mark in the sandbox, or for none.
 func (e *Engine) session(ctx context.Context, sandbox, mark string) (*Session, error) {

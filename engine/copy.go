@@ -90,7 +90,7 @@ func (e *Engine) CopyOut(ctx context.Context, r Record, src, dst string, follow 
 }
 
 func (e *Engine) copyHelper(ctx context.Context, r Record, stdin io.Reader, stdout io.Writer, args ...string) error {
-	session, err := e.Session(ctx)
+	session, err := e.session(ctx, r.ID, "")
 	if err != nil {
 		return err
 	}

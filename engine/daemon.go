@@ -32,6 +32,8 @@ type Daemon struct {
 	Proxy    ProxyFunc
 	Version  string
 	Revision string
+	// AutoStop is how long a sandbox without a session stays; nil or 0: for ever.
+	AutoStop func() (time.Duration, error)
 	// Idle ends the daemon when no sandbox runs and no session is open for so long; 0: it stays until it is told.
 	Idle time.Duration
 
@@ -39,7 +41,10 @@ type Daemon struct {
 	closing  bool
 	started  time.Time
 	lastBusy time.Time
-	sessions map[string]int // open sessions by sandbox id; "" for those of no sandbox
+	sessions map[string]int           // open sessions by sandbox id; "" for those of no sandbox
+	execs    map[string]int           // those of them that are execs
+	idle     map[string]time.Time     // when the last session of a sandbox ended, or when the daemon first saw it
+	stopping map[string]chan struct{} // closed when the stop is over
 	proxies  map[string]*proxy
 	work     sync.WaitGroup
 	stop     context.CancelFunc
@@ -91,7 +96,8 @@ func (d *Daemon) serve(ctx context.Context, ready func()) error {
 	ctx, d.stop = context.WithCancel(ctx)
 	defer d.stop()
 	d.started, d.lastBusy = time.Now().UTC(), time.Now()
-	d.sessions, d.proxies = map[string]int{}, map[string]*proxy{}
+	d.sessions, d.execs, d.proxies = map[string]int{}, map[string]int{}, map[string]*proxy{}
+	d.idle, d.stopping = map[string]time.Time{}, map[string]chan struct{}{}
 
 	socket := d.Engine.State.DaemonSocket()
 	defer d.Engine.State.dropRuntime() // last, and still under the lock that the next daemon waits for
@@ -210,7 +216,7 @@ func (d *Daemon) handler(ctx context.Context) http.Handler {
 func (d *Daemon) status() DaemonStatus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := DaemonStatus{PID: os.Getpid(), Version: d.Version, Revision: d.Revision, StartedAt: d.started, Sandboxes: len(d.proxies), SessionsOf: maps.Clone(d.sessions)}
+	s := DaemonStatus{PID: os.Getpid(), Version: d.Version, Revision: d.Revision, StartedAt: d.started, Sandboxes: len(d.proxies), SessionsOf: maps.Clone(d.execs)}
 	for _, n := range d.sessions {
 		s.Sessions += n
 	}
@@ -234,17 +240,12 @@ func (d *Daemon) session(ctx context.Context, w http.ResponseWriter, r *http.Req
 		http.Error(w, "cannot hold a session", http.StatusInternalServerError)
 		return
 	}
-	d.mu.Lock()
-	if d.closing {
-		d.mu.Unlock()
+	if !d.beginSession(r.Context(), sandbox, mark != "") {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)
 		return
 	}
-	d.sessions[sandbox]++
-	d.work.Add(1)
-	d.mu.Unlock()
 	defer d.work.Done()
-	defer d.endSession(sandbox)
+	defer d.endSession(sandbox, mark != "")
 	conn, rw, err := hj.Hijack()
 	if err != nil {
 		return
@@ -268,13 +269,96 @@ func (d *Daemon) session(ctx context.Context, w http.ResponseWriter, r *http.Req
 	}
 }
 
-func (d *Daemon) endSession(sandbox string) {
+// beginSession counts a session, and reports false if the daemon is leaving. A sandbox that is just being stopped for want of
+// sessions is waited for: what comes next finds it stopped, and starts it.
+func (d *Daemon) beginSession(ctx context.Context, sandbox string, exec bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.stopping[sandbox] != nil {
+		over := d.stopping[sandbox]
+		d.mu.Unlock()
+		select {
+		case <-over:
+		case <-ctx.Done():
+		}
+		d.mu.Lock()
+		if ctx.Err() != nil {
+			return false
+		}
+	}
+	if d.closing {
+		return false
+	}
+	d.sessions[sandbox]++
+	if exec {
+		d.execs[sandbox]++
+	}
+	d.work.Add(1)
+	return true
+}
+
+func (d *Daemon) endSession(sandbox string, exec bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sessions[sandbox]--; d.sessions[sandbox] <= 0 {
 		delete(d.sessions, sandbox)
 	}
+	if exec {
+		if d.execs[sandbox]--; d.execs[sandbox] <= 0 {
+			delete(d.execs, sandbox)
+		}
+	}
 	d.lastBusy = time.Now()
+	if p := d.proxies[sandbox]; p != nil && d.sessions[sandbox] == 0 {
+		d.idle[sandbox] = d.lastBusy
+		if grace := d.grace(); grace > 0 && !p.record.KeepAlive {
+			d.Engine.logger().Info("session disconnected, deferring auto-stop", "runtime", p.record.Name, "delay", grace)
+		}
+	}
+}
+
+func (d *Daemon) grace() time.Duration {
+	if d.AutoStop == nil {
+		return 0
+	}
+	grace, err := d.AutoStop()
+	if err != nil {
+		d.Engine.logger().Warn("auto-stop is off", "err", err)
+		return 0
+	}
+	return grace
+}
+
+// autoStop stops the sandboxes that had no session for the grace period.
+func (d *Daemon) autoStop(ctx context.Context) {
+	grace := d.grace()
+	if grace == 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, p := range d.proxies {
+		if p.record.Status != Running || p.record.KeepAlive || d.sessions[id] > 0 || d.stopping[id] != nil || time.Since(d.idle[id]) < grace {
+			continue
+		}
+		over := make(chan struct{})
+		d.stopping[id] = over
+		d.work.Go(func() {
+			log := d.Engine.logger().With("runtime", p.record.Name)
+			log.Info("auto-stop grace period expired, stopping runtime")
+			err := d.Engine.Stop(ctx, p.record.Name)
+			d.mu.Lock()
+			delete(d.stopping, id)
+			d.idle[id] = time.Now() // after a failure, the grace period again
+			d.mu.Unlock()
+			close(over)
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				log.Warn("could not auto-stop", "err", err)
+				return
+			}
+			log.Info("auto-stopped runtime after last session disconnected")
+		})
+	}
 }
 
 // kill ends what the exec with the mark left in the sandbox.
@@ -305,6 +389,7 @@ func (d *Daemon) watch(ctx context.Context) {
 			d.Engine.logger().Warn("could not look at the sandboxes", "err", err)
 			continue
 		}
+		d.autoStop(ctx)
 		if d.leave() {
 			d.Engine.logger().Info("no sandbox runs, daemon ends")
 			d.stop()
@@ -353,6 +438,7 @@ func (d *Daemon) sync(ctx context.Context) error {
 			errs = append(errs, d.open(ctx, r))
 		}
 		if p, ok := d.proxies[id]; ok { // a port that cannot be had must not stop what others wait for
+			p.record = r
 			failed := p.publish(r.Ports)
 			for port, err := range failed {
 				if p.failed[port] == nil {
@@ -398,6 +484,7 @@ func (d *Daemon) open(ctx context.Context, r Record) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	forwarder := ports.New(d.Engine.logger())
+	d.idle[r.ID] = time.Now()
 	d.proxies[r.ID] = &proxy{record: r, listener: ln, cancel: cancel, publish: func(list []ports.Port) map[ports.Port]error { return forwarder.Set(ctx, list) }}
 	d.work.Go(func() { forwarder.Serve(ctx, link) })
 	d.work.Go(func() {
@@ -421,5 +508,6 @@ func (d *Daemon) close(id string) {
 		p.cancel()
 		p.listener.Close()
 		delete(d.proxies, id)
+		delete(d.idle, id)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/engine/ports"
+	"github.com/sbxpair/sbxpair/engine/settings"
 )
 
 // An Engine makes and runs the sandboxes of one state. It is safe for concurrent use.
@@ -173,6 +174,13 @@ func (e *Engine) start(ctx context.Context, r *Record, s *Session) error {
 	if err := s.Sync(ctx); err != nil { // the proxy's socket is there before the sandbox is
 		return err
 	}
+	limits := settings.Open(e.State.Dir)
+	var err1, err2 error
+	r.DiskGiB, err1 = limits.DiskGiB()
+	r.Pids, err2 = limits.Pids()
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
 	if err := e.writeBundle(*r); err != nil {
 		return err
 	}
@@ -245,6 +253,25 @@ func (e *Engine) restart(ctx context.Context, r *Record) error {
 		defer cancel()
 		return errors.Join(err, e.destroy(undo, *r), e.save(*r), session.Sync(undo))
 	}
+	return nil
+}
+
+// KeepAlive keeps the sandbox from being stopped for want of a session, from now on. The error matches ErrNotFound.
+func (e *Engine) KeepAlive(ctx context.Context, name string) error {
+	unlock, err := e.lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := e.load(name)
+	if err != nil || r.KeepAlive {
+		return err
+	}
+	r.KeepAlive = true
+	if err := e.save(r); err != nil {
+		return err
+	}
+	e.notify(ctx)
 	return nil
 }
 

@@ -18,9 +18,6 @@ const (
 	limitsNone   = "none: cgroups are not writable for this user"
 )
 
-// maxPids is the number of host threads one sandbox may have: gVisor needs some for each processor and program.
-const maxPids = 8192
-
 func cgroupPath(r Record) string { return "/sbx-local-" + r.ID }
 
 // cgroupsWritable tries what gVisor will do: make a group in each hierarchy that limits need.
@@ -41,7 +38,7 @@ func cgroupsWritable() bool {
 }
 
 func resources(r Record) *specs.LinuxResources {
-	res := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: maxPids}}
+	res := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: int64(r.Pids)}}
 	if r.MemoryMiB > 0 {
 		limit := int64(r.MemoryMiB) << 20
 		res.Memory = &specs.LinuxMemory{Limit: &limit}

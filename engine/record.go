@@ -66,6 +66,9 @@ type Record struct {
 	Image      string            `json:"image,omitempty"`       // id of the image below its disk; "": the host's system folders
 	ImageEnv   []string          `json:"image_env,omitempty"`
 	Ports      []ports.Port      `json:"ports,omitempty"`
+	KeepAlive  bool              `json:"keep_alive,omitempty"` // not to be stopped for want of a session
+	DiskGiB    int               `json:"disk_gib,omitempty"`   // most outside of the workspaces, as of its last start
+	Pids       int               `json:"pids,omitempty"`       // most host threads, where limits are enforced
 	// Process is gVisor's process for this sandbox on the host; ProcessStart tells it from a later one with its number.
 	Process      int    `json:"process,omitempty"`
 	ProcessStart uint64 `json:"process_start,omitempty"`

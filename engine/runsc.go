@@ -26,9 +26,6 @@ const (
 	saveTimeout   = 5 * time.Minute // the disk's changes are written out; they may be large
 )
 
-// diskLimit bounds what a sandbox may write outside its workspaces, as sbx's root disk does.
-const diskLimit = "20g"
-
 // containerID names the sandbox to gVisor: short, since gVisor makes a socket path of it.
 func containerID(id string) string { return id[:13] }
 
@@ -43,7 +40,7 @@ func (e *Engine) runscArgs(r Record, args ...string) []string {
 	}
 	flags := []string{
 		"_runsc", "--root=" + e.runscRoot(r.ID), "--platform=systrap", "--network=none", "--host-uds=open",
-		"--overlay2=root:dir=" + dir + ",size=" + diskLimit,
+		"--overlay2=root:dir=" + dir + ",size=" + strconv.Itoa(cmp.Or(r.DiskGiB, 1)) + "g",
 		// The default makes a bind mount in our runtime folder that stays there.
 		"--gofer-network-namespace=new",
 		"--log=" + log, "--log-format=json", "--allow-rootfs-tar-annotation",

@@ -461,6 +461,62 @@ func busyPort(t *testing.T) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
+// With a grace period, a sandbox without a session is stopped, one that is kept alive or in use is not; whoever comes just
+// then finds it again.
+func TestAutoStop(t *testing.T) {
+	e, workspace := newEngine(t)
+	if out, err := cli(t.Context(), e, "settings", "set", "autostop.graceSeconds", "1").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{"idle", "used", "kept"} {
+		create(t, e, name, workspace)
+	}
+	if err := e.KeepAlive(t.Context(), "kept"); err != nil {
+		t.Fatal(err)
+	}
+	used, err := e.Get("used")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := e.Exec(ctx, used, engine.ExecSpec{Argv: []string{"sleep", "600"}})
+		done <- err
+	}()
+	stopped := func(name string) bool {
+		r, err := e.Get(name)
+		return err == nil && r.Status == engine.Stopped
+	}
+	enginetest.Eventually(t, "the idle one runs", func() bool { return stopped("idle") })
+	if stopped("used") || stopped("kept") {
+		t.Error("one that is in use or kept alive was stopped")
+	}
+	cancel()
+	<-done
+	enginetest.Eventually(t, "it runs without a session", func() bool { return stopped("used") })
+	if stopped("kept") {
+		t.Error("one that is kept alive was stopped")
+	}
+	for _, gap := range []time.Duration{0, 900, 1000, 1100, 1300} { // about when it is stopped
+		last := time.Now()
+		enginetest.Eventually(t, "time passes", func() bool { return time.Since(last) > gap*time.Millisecond })
+		out, err := cli(t.Context(), e, "exec", "idle", "echo", "here").Output()
+		if err != nil || string(out) != "here\n" {
+			t.Fatalf("exec: %q, %v", out, err)
+		}
+	}
+	log, err := os.ReadFile(e.State.DaemonLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"msg":"session disconnected, deferring auto-stop"`, `"runtime":"used","delay":1000000000`, `"msg":"auto-stop grace period expired, stopping runtime"`, `"msg":"auto-stopped runtime after last session disconnected"`} {
+		if !strings.Contains(string(log), want) {
+			t.Errorf("the log lacks %s", want)
+		}
+	}
+}
+
 // Packages can be installed as on a machine of one's own, and stay over a stop.
 func TestPackages(t *testing.T) {
 	if _, err := os.Stat("/var/lib/dpkg/status"); err != nil {
@@ -698,7 +754,7 @@ func TestDaemonDiesUnderExec(t *testing.T) {
 		more()
 		enginetest.Eventually(t, "the exec does not register", func() bool {
 			h, err := e.DaemonHealth(t.Context())
-			return err == nil && h.Sessions == 1
+			return err == nil && len(h.SessionsOf) == 1
 		})
 	})
 	if err := client.Process.Kill(); err != nil {
@@ -890,6 +946,20 @@ func TestLimits(t *testing.T) {
 	if code, err := e.Exec(t.Context(), r, engine.ExecSpec{Argv: []string{"sh", "-c", "head -c 900M /dev/zero | tail -c 800M >/dev/null"}}); err == nil && code == 0 {
 		t.Error("800 MiB of memory were had within 512")
 	}
+}
+
+// What a sandbox may hold outside its workspaces is bounded.
+func TestDiskLimit(t *testing.T) {
+	e, workspace := newEngine(t)
+	if out, err := cli(t.Context(), e, "settings", "set", "limits.diskGiB", "1").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r := create(t, e, "demo", workspace)
+	sh(t, e, r, "fallocate -l 500M /home/agent/a")
+	if out, errs, code := run(t, e, r, engine.ExecSpec{Argv: []string{"fallocate", "-l", "600M", "/usr/b"}}); code == 0 {
+		t.Errorf("1.1 GB were had of 1 GiB: %s%s", out, errs)
+	}
+	sh(t, e, r, "rm /home/agent/a && fallocate -l 600M /tmp/b")
 }
 
 // The daemon and the sandbox outlive the command that started them, and hold nothing that its caller had open.

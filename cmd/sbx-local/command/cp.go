@@ -43,6 +43,11 @@ func runCp(ctx context.Context, a *app, follow bool, src, dst string) error {
 		return err
 	}
 	name := srcBox + dstBox
+	hold, err := e.Hold(ctx, name)
+	if err != nil {
+		return worded(err, name)
+	}
+	defer hold.Close()
 	r, err := a.ensure(ctx, e, name)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/sbxpair/sbxpair/engine"
 	"github.com/sbxpair/sbxpair/engine/egress"
 	"github.com/sbxpair/sbxpair/engine/rules"
+	"github.com/sbxpair/sbxpair/engine/settings"
 	"github.com/sbxpair/sbxpair/engine/vault"
 	"github.com/sbxpair/sbxpair/policy"
 )
@@ -107,7 +108,7 @@ func runDaemon(ctx context.Context, a *app, idle time.Duration) error {
 		logger.Error("daemon cannot start", "err", err)
 		return err
 	}
-	d := &engine.Daemon{Engine: e, Proxy: proxy, Version: Version, Revision: a.Revision, Idle: idle}
+	d := &engine.Daemon{Engine: e, Proxy: proxy, Version: Version, Revision: a.Revision, Idle: idle, AutoStop: settings.Open(st.Dir).AutoStop}
 	if idle == 0 {
 		fmt.Fprintf(a.Stdout, "Starting daemon at %s (Ctrl+C to stop)...\n", st.DaemonSocket())
 	}

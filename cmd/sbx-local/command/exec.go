@@ -71,6 +71,11 @@ func runExec(ctx context.Context, a *app, o execOptions, name string, argv []str
 	if err != nil {
 		return err
 	}
+	hold, err := e.Hold(ctx, name)
+	if err != nil {
+		return worded(err, name)
+	}
+	defer hold.Close()
 	r, err := a.ensure(ctx, e, name)
 	if err != nil {
 		return err

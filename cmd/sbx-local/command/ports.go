@@ -109,6 +109,11 @@ func runPortsChange(ctx context.Context, a *app, name string, publish, unpublish
 	if err != nil {
 		return err
 	}
+	hold, err := e.Hold(ctx, name)
+	if err != nil {
+		return worded(err, name)
+	}
+	defer hold.Close()
 	if _, err := a.ensure(ctx, e, name); err != nil {
 		return err
 	}

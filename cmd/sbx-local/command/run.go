@@ -53,11 +53,22 @@ func runRun(ctx context.Context, a *app, o runOptions, args, agentArgs []string)
 		defer func() { err = errors.Join(err, e.Remove(context.WithoutCancel(ctx), r.Name)) }()
 	}
 	if o.detached {
+		if err := e.KeepAlive(ctx, r.Name); err != nil {
+			return worded(err, r.Name)
+		}
 		fmt.Fprintln(a.Stdout, r.ID)
 		return nil
 	}
 	env, err := readEnv(a, o.env, o.envFiles)
 	if err != nil {
+		return err
+	}
+	hold, err := e.Hold(ctx, r.Name)
+	if err != nil {
+		return worded(err, r.Name)
+	}
+	defer hold.Close()
+	if r, err = a.ensure(ctx, e, r.Name); err != nil { // it may just have been stopped for want of a session
 		return err
 	}
 	in, ok := a.Stdin.(*os.File)

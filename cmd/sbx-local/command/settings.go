@@ -1,37 +1,20 @@
 package command
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sbxpair/sbxpair/engine/rules"
+	"github.com/sbxpair/sbxpair/engine/settings"
 )
-
-// A setting is one row of "settings list": those of sbx 0.47 that mean something here, with the only value they can have.
-type setting struct {
-	Key             string `json:"key"`
-	Value           bool   `json:"value"`
-	Type            string `json:"type"`
-	Source          string `json:"source"`
-	Default         bool   `json:"default"`
-	EnvVar          string `json:"env_var"`
-	Description     string `json:"description"`
-	RequiresRestart bool   `json:"requires_restart"`
-	FeatureFlag     bool   `json:"feature_flag"`
-}
-
-func settings() []setting {
-	return []setting{
-		{"feature.udp-egress", false, "bool", "default", false, "", "Allow UDP egress by policy", true, true},
-		{"ssh.agentForwardingEnabled", false, "bool", "default", false, "", "Forward the host SSH agent into sandboxes", true, false},
-	}
-}
 
 func newSettingsCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "settings",
-		Short: "Show settings",
+		Short: "Show and change settings",
 		Args:  unknownVerb,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -46,16 +29,42 @@ func newSettingsCmd(a *app) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error { return runSettingsGet(a, args[0], getJSON) },
 	}
 	get.Flags().BoolVar(&getJSON, "json", false, "print JSON")
-	cmd.AddCommand(list, get)
+	set := &cobra.Command{
+		Use: "set KEY VALUE", Short: "Change a setting", Args: usage(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runSettingsSet(cmd.Context(), a, args[0], args[1])
+		},
+	}
+	unset := &cobra.Command{
+		Use: "unset KEY", Short: "Bring a setting's default back", Args: usage(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error { return runSettingsUnset(cmd.Context(), a, args[0]) },
+	}
+	cmd.AddCommand(list, get, set, unset)
 	return cmd
 }
 
+func (a *app) settings() (*settings.Store, error) {
+	st, err := a.state()
+	if err != nil {
+		return nil, err
+	}
+	return settings.Open(st.Dir), nil
+}
+
 func runSettingsList(a *app, asJSON bool) error {
+	store, err := a.settings()
+	if err != nil {
+		return err
+	}
+	list, err := store.List()
+	if err != nil {
+		return err
+	}
 	if asJSON {
-		return a.printJSON(settings())
+		return a.printJSON(list)
 	}
 	rows := [][]string{{"KEY", "VALUE", "TYPE", "SOURCE", "DESCRIPTION", "RESTART"}}
-	for _, s := range settings() {
+	for _, s := range list {
 		restart := "no"
 		if s.RequiresRestart {
 			restart = "yes"
@@ -67,15 +76,50 @@ func runSettingsList(a *app, asJSON bool) error {
 }
 
 func runSettingsGet(a *app, key string, asJSON bool) error {
-	for _, s := range settings() {
-		switch {
-		case s.Key != key:
-		case asJSON:
-			return a.printJSON(s)
-		default:
-			fmt.Fprintln(a.Stdout, s.Value)
-			return nil
-		}
+	store, err := a.settings()
+	if err != nil {
+		return err
 	}
-	return hint(fmt.Errorf("unknown setting %q", key), "sbx settings list")
+	s, err := store.Get(key)
+	if err != nil {
+		return settingError(err)
+	}
+	if asJSON {
+		return a.printJSON(s)
+	}
+	fmt.Fprintln(a.Stdout, s.Value)
+	return nil
+}
+
+func runSettingsSet(ctx context.Context, a *app, key, value string) error {
+	store, err := a.settings()
+	if err != nil {
+		return err
+	}
+	s, err := store.Set(ctx, key, value)
+	if err != nil {
+		return settingError(err)
+	}
+	fmt.Fprintf(a.Stdout, "Setting %q set to %v\n", s.Key, s.Value)
+	return nil
+}
+
+func runSettingsUnset(ctx context.Context, a *app, key string) error {
+	store, err := a.settings()
+	if err != nil {
+		return err
+	}
+	s, err := store.Unset(ctx, key)
+	if err != nil {
+		return settingError(err)
+	}
+	fmt.Fprintf(a.Stdout, "Setting %q unset; it is %v\n", s.Key, s.Value)
+	return nil
+}
+
+func settingError(err error) error {
+	if errors.Is(err, settings.ErrUnknown) {
+		return hint(err, "sbx settings list")
+	}
+	return err
 }
