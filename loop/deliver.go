@@ -108,6 +108,10 @@ const workFile = "work.bundle"
 
 // deliver hands the checked change to the github sandbox and opens the pull request from there.
 func (r *run) deliver(ctx context.Context) (string, error) {
+	// Again: the agent had the machine for a while, and the operator may have changed rules and secrets.
+	if _, err := r.takeProof(ctx); err != nil {
+		return "", err
+	}
 	var bundle bytes.Buffer
 	if err := r.work.WriteBundle(ctx, r.end, "refs/heads/"+r.branch(), &bundle); err != nil {
 		return "", err

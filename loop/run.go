@@ -171,6 +171,7 @@ type run struct {
 	plan        provision.Plan
 	pair        *pair.Pair
 	proven      bool
+	proofs      int // how often the proof was taken
 	agentResult agent.Result
 	end         workspace.EndState
 	bounds      github.Bounds
@@ -289,41 +290,23 @@ func (r *run) release(ctx context.Context) error {
 	return releaseErr
 }
 
+// preflight checks what can be checked before anything is made.
 func (r *run) preflight(ctx context.Context) error {
 	if err := r.checkTask(); err != nil && !r.upOnly {
 		return err
 	}
-	cfg, ok := r.req.Config, false
-	if r.adapter, ok = agent.Lookup(cfg.Agent.Name); !ok {
-		return fmt.Errorf("%w: no agent %q; there are: %s", config.ErrInvalid, cfg.Agent.Name, strings.Join(agent.Names(), ", "))
+	if err := r.lookup(); err != nil {
+		return err
 	}
+	cfg := r.req.Config
 	creds, err := provision.ResolveCredentials(ctx, cfg.Agent.Token, cfg.GitHub.Token, r.req.Lookup)
 	if err != nil {
 		return err
 	}
 	r.agentToken, r.githubToken = creds.Agent, creds.GitHub
 	r.redact = secrets.NewRedactor(r.agentToken, r.githubToken)
-	look, err := workspace.Inspect(ctx, r.source())
-	if err != nil {
+	if _, err := r.checkout(ctx); err != nil {
 		return err
-	}
-	if inside(look.Top, r.req.Store.Dir(r.id)) {
-		return fmt.Errorf("%w: the state folder %s is inside the checkout; move it with XDG_STATE_HOME", config.ErrInvalid, r.req.Store.Dir(r.id))
-	}
-	if r.repo = cfg.GitHub.Repo; r.repo == "" {
-		r.repo = look.Origin.Slug()
-	}
-	if r.repo == "" {
-		return fmt.Errorf("%w: no repository is given, and the checkout's origin is not one on GitHub; use --repo OWNER/NAME", config.ErrInvalid)
-	}
-	if _, err := github.ParseRepo(r.repo); err != nil {
-		return fmt.Errorf("%w: %w", config.ErrInvalid, err)
-	}
-	if cfg.GitHub.Base == "" && look.BaseBranch == "" && !r.upOnly {
-		return fmt.Errorf("%w: the checkout is on no branch; say where the pull request goes with --base BRANCH", config.ErrInvalid)
-	}
-	if err := workspace.CheckBranch(cfg.GitHub.Base); err != nil && cfg.GitHub.Base != "" {
-		return fmt.Errorf("%w: github.base: %w", config.ErrInvalid, err)
 	}
 	r.engine, r.engineRef, err = r.req.Locate(ctx)
 	return err
@@ -351,6 +334,43 @@ func RemoveWorkspace(run string) error {
 }
 
 func (r *run) branch() string { return r.req.Config.GitHub.BranchPrefix + string(r.id) }
+
+// lookup finds the adapter of the configured agent.
+func (r *run) lookup() error {
+	name, ok := r.req.Config.Agent.Name, false
+	if r.adapter, ok = agent.Lookup(name); !ok {
+		return fmt.Errorf("%w: no agent %q; there are: %s", config.ErrInvalid, name, strings.Join(agent.Names(), ", "))
+	}
+	return nil
+}
+
+// checkout looks at the user's checkout without changing anything, and settles which repository the run is about.
+func (r *run) checkout(ctx context.Context) (workspace.Workspace, error) {
+	cfg := r.req.Config
+	look, err := workspace.Inspect(ctx, r.source())
+	if err != nil {
+		return look, err
+	}
+	if inside(look.Top, r.req.Store.Dir(r.id)) {
+		return look, fmt.Errorf("%w: the state folder %s is inside the checkout; move it with XDG_STATE_HOME", config.ErrInvalid, r.req.Store.Dir(r.id))
+	}
+	if r.repo = cfg.GitHub.Repo; r.repo == "" {
+		r.repo = look.Origin.Slug()
+	}
+	if r.repo == "" {
+		return look, fmt.Errorf("%w: no repository is given, and the checkout's origin is not one on GitHub; use --repo OWNER/NAME", config.ErrInvalid)
+	}
+	if _, err := github.ParseRepo(r.repo); err != nil {
+		return look, fmt.Errorf("%w: %w", config.ErrInvalid, err)
+	}
+	if cfg.GitHub.Base == "" && look.BaseBranch == "" && !r.upOnly {
+		return look, fmt.Errorf("%w: the checkout is on no branch; say where the pull request goes with --base BRANCH", config.ErrInvalid)
+	}
+	if err := workspace.CheckBranch(cfg.GitHub.Base); err != nil && cfg.GitHub.Base != "" {
+		return look, fmt.Errorf("%w: github.base: %w", config.ErrInvalid, err)
+	}
+	return look, nil
+}
 
 // checkTask refuses a task that could only fail after the work was paid for.
 func (r *run) checkTask() error {
@@ -386,21 +406,13 @@ func (r *run) prepare(ctx context.Context) (string, error) {
 }
 
 func (r *run) provision(ctx context.Context) (string, error) {
-	cfg := r.req.Config
-	in := planInput(cfg, r.engineRef, r.id, r.repo, r.adapter.Credential.Env, r.adapter.Credential.Hosts, sbx.Workspace{Path: r.work.Dir})
-	version, err := r.engine.Version(ctx)
-	if err != nil {
+	if err := r.makePlan(ctx, r.work.Dir); err != nil {
 		return "", err
 	}
-	in.Paths = cfg.Network.Rules == "paths" || cfg.Network.Rules == "auto" && version.Has(sbx.FeatureHTTPRules)
-	if !version.Has(sbx.FeatureMountless) {
-		in.Empty = filepath.Join(r.result.Dir, "empty")
-		if err := os.Mkdir(in.Empty, 0o700); err != nil {
+	for _, w := range r.plan.GitHub.Workspaces {
+		if err := os.Mkdir(w.Path, 0o700); err != nil {
 			return "", err
 		}
-	}
-	if r.plan, err = provision.New(in); err != nil {
-		return "", err
 	}
 	r.log.Emit(events.Planned{Plan: r.plan})
 	creds := provision.Credentials{Agent: r.agentToken, GitHub: r.githubToken}
@@ -414,14 +426,55 @@ func (r *run) provision(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d engine calls", len(report.Calls)), nil
 }
 
+// makePlan computes the pair's plan for a workspace in dir.
+func (r *run) makePlan(ctx context.Context, dir string) error {
+	cfg := r.req.Config
+	in := planInput(cfg, r.engineRef, r.id, r.repo, r.adapter.Credential.Env, r.adapter.Credential.Hosts, sbx.Workspace{Path: dir})
+	version, err := r.engine.Version(ctx)
+	if err != nil {
+		return err
+	}
+	in.Paths = cfg.Network.Rules == "paths" || cfg.Network.Rules == "auto" && version.Has(sbx.FeatureHTTPRules)
+	if !version.Has(sbx.FeatureMountless) {
+		in.Empty = filepath.Join(r.req.Store.Dir(r.id), "empty")
+	}
+	r.plan, err = provision.New(in)
+	return err
+}
+
+// Plan returns the plan of the pair that [Up] or [Run] would make for the checkout. It makes nothing and needs no
+// credential; the run id in it is a fresh one.
+func Plan(ctx context.Context, req Request) (provision.Plan, error) {
+	r := &run{req: req, id: pair.NewRunID(time.Now()), upOnly: true}
+	if err := r.lookup(); err != nil {
+		return provision.Plan{}, err
+	}
+	look, err := r.checkout(ctx)
+	if err != nil {
+		return provision.Plan{}, err
+	}
+	if r.engine, r.engineRef, err = req.Locate(ctx); err != nil {
+		return provision.Plan{}, err
+	}
+	err = r.makePlan(ctx, workspace.Folder(workspaceDir(req.Store.Dir(r.id)), look.Top))
+	return r.plan, err
+}
+
 func (r *run) prove(ctx context.Context) (string, error) {
-	proof, err := provision.Prove(ctx, r.pair, r.plan, r.adapter.Credential.Check, r.agentToken, r.githubToken)
-	r.log.Emit(proof)
+	proof, err := r.takeProof(ctx)
 	r.proven = err == nil
 	if err == nil && !r.upOnly {
 		err = r.checkBase(ctx)
 	}
 	return fmt.Sprintf("%d answers as expected", len(proof.Probes)), err
+}
+
+// takeProof asks from inside both sandboxes whether the pair is as planned, and records the answers.
+func (r *run) takeProof(ctx context.Context) (events.Proof, error) {
+	proof, err := provision.Prove(ctx, r.pair, r.plan, r.adapter.Credential.Check, r.agentToken, r.githubToken)
+	r.log.Emit(proof)
+	r.proofs++
+	return proof, err
 }
 
 // checkBase makes sure, from the github sandbox and before any work is paid for, that the result could be delivered.
@@ -467,7 +520,7 @@ func (r *run) blocked(ctx context.Context) {
 	}
 	for _, e := range seen.Blocked {
 		run, role, ours := pair.ParseName(e.Sandbox)
-		count := e.Count - r.plan.Probed(role, e.Host)
+		count := e.Count - r.proofs*r.plan.Probed(role, e.Host)
 		if !ours || run != r.id || count <= 0 {
 			continue
 		}

@@ -44,6 +44,23 @@ func Apply(ctx context.Context, engine Engine, p *pair.Pair, plan Plan, creds Cr
 	return Report{a.calls}, err
 }
 
+// Calls lists the engine calls that Apply will make for the plan, in the words of a [Report]: those of one group at the same time.
+func (p Plan) Calls() [][]string {
+	first := []string{"secret ls"}
+	if p.Engine.PolicyUnset {
+		first = append(first, "policy init")
+	}
+	create, give := []string{}, []string{}
+	for _, s := range []Spec{p.Agent, p.GitHub} {
+		create = append(create, "create "+string(s.Role))
+		for _, r := range policyRules(s) {
+			give = append(give, fmt.Sprintf("policy %s %s", r.Decision, s.Role))
+		}
+		give = append(give, "secret set "+string(s.Role))
+	}
+	return [][]string{first, create, give, {"ls", "policy ls", "secret ls"}}
+}
+
 type apply struct {
 	engine Engine
 	pair   *pair.Pair

@@ -47,8 +47,8 @@ type Sandbox struct {
 
 // Workspace is a host path that a sandbox sees at the same path.
 type Workspace struct {
-	Path     string // absolute
-	ReadOnly bool
+	Path     string `json:"path"` // absolute
+	ReadOnly bool   `json:"read_only"`
 }
 
 // EnvVar is one environment variable. Its value travels on the command line, where every user of the host can read it:
@@ -57,8 +57,8 @@ type EnvVar struct{ Name, Value string }
 
 // LocalOptions are what only sbx-local can do; any other engine refuses a CreateSpec that has them.
 type LocalOptions struct {
-	Resolve    map[string]string // HOST[:PORT] to 127.0.0.1:PORT, for this sandbox's proxy
-	UpstreamCA string            // PEM file that the proxy trusts for those hosts
+	Resolve    map[string]string `json:"resolve,omitempty"`     // HOST[:PORT] to 127.0.0.1:PORT, for this sandbox's proxy
+	UpstreamCA string            `json:"upstream_ca,omitempty"` // PEM file that the proxy trusts for those hosts
 }
 
 func (l LocalOptions) isZero() bool { return len(l.Resolve) == 0 && l.UpstreamCA == "" }
@@ -432,29 +432,40 @@ type portJSON struct {
 func (p portJSON) port() Port { return Port{p.HostIP, p.HostPort, p.SandboxPort, p.Protocol} }
 
 func parseSandboxesJSON(out []byte) ([]Sandbox, error) {
-	type item struct {
-		Name       string     `json:"name"`
-		ID         string     `json:"id"`
-		Agent      string     `json:"agent"`
-		Status     string     `json:"status"`
-		Workspaces []string   `json:"workspaces"`
-		Ports      []portJSON `json:"ports"`
-		CreatedAt  looseTime  `json:"created_at"`
-		LastUsedAt looseTime  `json:"last_used_at"`
+	list, plain := plainListing(out)
+	if !plain {
+		var err error
+		if list, err = decodeListing(out); err != nil {
+			return nil, err
+		}
 	}
+	for i := range list {
+		if checkOldName(list[i].Name) != nil {
+			return nil, malformed("listing has a sandbox named %q", tailText(list[i].Name, 80))
+		}
+	}
+	return list, nil
+}
+
+// decodeListing reads the JSON of "sbx ls" in whatever form.
+func decodeListing(out []byte) ([]Sandbox, error) {
 	var doc struct {
-		Sandboxes []item `json:"sandboxes"`
+		Sandboxes []struct {
+			Name       string     `json:"name"`
+			ID         string     `json:"id"`
+			Agent      string     `json:"agent"`
+			Status     string     `json:"status"`
+			Workspaces []string   `json:"workspaces"`
+			Ports      []portJSON `json:"ports"`
+			CreatedAt  looseTime  `json:"created_at"`
+			LastUsedAt looseTime  `json:"last_used_at"`
+		} `json:"sandboxes"`
 	}
-	// A guess at the number of items saves the copies of a growing list; it is bounded, since the text may be anything.
-	doc.Sandboxes = make([]item, 0, min(bytes.Count(out, []byte(`"name"`)), len(out)/64, 1<<14))
 	if err := decodeJSON(out, "sandboxes", &doc); err != nil {
 		return nil, err
 	}
 	list := make([]Sandbox, 0, len(doc.Sandboxes))
 	for _, row := range doc.Sandboxes {
-		if err := checkOldName(row.Name); err != nil {
-			return nil, malformed("listing has a sandbox named %q", row.Name)
-		}
 		s := Sandbox{
 			Name: row.Name, ID: row.ID, Agent: row.Agent, Status: parseStatus(row.Status), Workspaces: row.Workspaces,
 			Created: row.CreatedAt.Time, LastUsed: row.LastUsedAt.Time,

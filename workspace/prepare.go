@@ -93,7 +93,7 @@ func Prepare(ctx context.Context, s Source, dest string) (ws Workspace, err erro
 	if err := ws.inspect(ctx, g, s); err != nil {
 		return ws, err
 	}
-	ws.Dir = filepath.Join(dest, "work", folderName(filepath.Base(co.top)))
+	ws.Dir = Folder(dest, co.top)
 	switch s.Mode {
 	case ModeInPlace:
 		return ws, ws.usePlace(ctx, g)
@@ -137,6 +137,11 @@ func (s *Source) locate() (checkout, error) {
 		return checkout{}, err
 	}
 	return co, refuseForbidden(co.top, s.Home)
+}
+
+// Folder is where in dest the copy of the checkout whose top is given goes: what Prepare returns as Dir.
+func Folder(dest, top string) string {
+	return filepath.Join(dest, "work", folderName(filepath.Base(top)))
 }
 
 // git returns the git runner of this workspace.

@@ -85,7 +85,10 @@ func runDoctor(ctx context.Context, a *app, opts doctorOptions) error {
 		}
 	}
 	printErr := a.print(examined{report, fixed}, func(w io.Writer) { printReport(w, report, fixed) })
-	return firstError(context.Cause(ctx), fixErr, printErr, report.Err())
+	if cause := context.Cause(ctx); cause != nil {
+		return errors.Join(cause, report.Err())
+	}
+	return firstError(fixErr, printErr, report.Err())
 }
 
 func (a *app) doctorOptions(c config.Config) doctor.Options {
@@ -112,6 +115,9 @@ func runConformance(ctx context.Context, a *app) error {
 		}
 		return run
 	})
+	if cause := context.Cause(ctx); cause != nil {
+		return errors.Join(cause, err)
+	}
 	if len(table.Results) == 0 {
 		return err
 	}

@@ -302,6 +302,10 @@ func hostCommandLines(t *testing.T) []string {
 // The verbs that take the steps one at a time.
 func TestStepByStep(t *testing.T) {
 	s := open(t, stage.Options{})
+	sbxpair(t, s, "plan", "--repo", stage.FullName, "--dir", s.Work).want(t, 0, "/repos/octo/slugify/**", "policy init", "13 engine calls")
+	if ls := sbxpair(t, s, "ls", "--all"); ls.stdout != "" {
+		t.Errorf("plan made something: %q", ls.stdout)
+	}
 	up := sbxpair(t, s, "up", "--repo", stage.FullName, "--dir", s.Work)
 	up.want(t, 0)
 	run := strings.TrimSpace(up.stdout)

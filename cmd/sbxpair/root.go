@@ -128,7 +128,7 @@ func newRootCmd(a *app) *cobra.Command {
 	root.MarkFlagsMutuallyExclusive("quiet", "verbose")
 	completeFlag(root, "engine", "auto", "sbx", "local")
 	root.AddCommand(
-		newRunCmd(a), newUpCmd(a), newDownCmd(a), newListCmd(a), newExecCmd(a), newShellCmd(a), newCopyCmd(a),
+		newRunCmd(a), newPlanCmd(a), newUpCmd(a), newDownCmd(a), newListCmd(a), newExecCmd(a), newShellCmd(a), newCopyCmd(a),
 		newGitHubCmd(a), newDoctorCmd(a), newPruneCmd(a), newConfigCmd(a), newVersionCmd(a),
 	)
 	return root

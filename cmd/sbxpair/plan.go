@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/adrg/xdg"
+	"github.com/spf13/cobra"
+
+	"github.com/sbxpair/sbxpair/loop"
+	"github.com/sbxpair/sbxpair/provision"
+)
+
+func newPlanCmd(a *app) *cobra.Command {
+	var repo string
+	var allow, deny []string
+	cmd := &cobra.Command{
+		Use: "plan", Short: "Print the pair that a run would make, and make nothing", Args: usage(cobra.NoArgs),
+		Long: "Prints names, mounts, rules with their reasons, secret bindings and the engine calls to be made. Needs no credential\nand changes nothing.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			set := map[string]any{}
+			for key, value := range map[string]any{"github.repo": repo, "network.allow": anyList(allow), "network.deny": anyList(deny)} {
+				if cmd.Flags().Changed(flagOf(key)) {
+					set[key] = value
+				}
+			}
+			return runPlan(cmd.Context(), a, set)
+		},
+	}
+	cmd.Flags().StringVar(&repo, "repo", "", "repository on GitHub, OWNER/NAME (default: the checkout's origin)")
+	cmd.Flags().StringSliceVar(&allow, "allow", nil, "further hosts that the agent may reach")
+	cmd.Flags().StringSliceVar(&deny, "deny", nil, "hosts that neither sandbox may reach")
+	return cmd
+}
+
+func runPlan(ctx context.Context, a *app, set map[string]any) error {
+	loaded, err := a.settings(set)
+	if err != nil {
+		return err
+	}
+	plan, err := loop.Plan(ctx, loop.Request{
+		Dir: a.dir, Config: loaded.Config, Version: a.version, Locate: a.locator(loaded.Config.Engine),
+		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, AllowDirty: true,
+	})
+	if err != nil {
+		return err
+	}
+	return a.print(plan, func(w io.Writer) { printPlan(w, plan) })
+}
+
+func printPlan(w io.Writer, p provision.Plan) {
+	fmt.Fprintf(w, "%s on %s, engine %s %s %s\n", p.Repo, p.Host, p.Engine.Kind, p.Engine.Version, p.Engine.Isolation)
+	for _, s := range []provision.Spec{p.Agent, p.GitHub} {
+		fmt.Fprintf(w, "\n%s sandbox %s\n", s.Role, s.Name)
+		tw := tabwriter.NewWriter(w, 2, 4, 2, ' ', 0)
+		for _, m := range s.Workspaces {
+			mode := "read-write"
+			if m.ReadOnly {
+				mode = "read-only"
+			}
+			fmt.Fprintf(tw, "  mount\t%s\t%s\n", m.Path, mode)
+		}
+		if len(s.Workspaces) == 0 {
+			fmt.Fprintf(tw, "  mount\tnothing\t\n")
+		}
+		for _, r := range s.Deny {
+			fmt.Fprintf(tw, "  deny\t%s\t%s\n", r.Resource, r.Reason)
+		}
+		for _, r := range s.Allow {
+			fmt.Fprintf(tw, "  allow\t%s%s\t%s\n", strings.TrimSpace(strings.Join(r.Methods, ",")+" "+r.Resource), r.Path, r.Reason)
+		}
+		fmt.Fprintf(tw, "  secret\t%s %s\tin $%s as a placeholder; the value goes to %s\n", s.Secret.Strategy, s.Secret.Service, s.Secret.Env, strings.Join(s.Secret.Hosts, ", "))
+		tw.Flush()
+	}
+	n := 0
+	var groups []string
+	for _, g := range p.Calls() {
+		n += len(g)
+		groups = append(groups, strings.Join(g, " ‖ "))
+	}
+	fmt.Fprintf(w, "\n%d engine calls: %s\n", n, strings.Join(groups, "; then "))
+}
