@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
+
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/fixtures/demo/repo"
 	"github.com/sbxpair/sbxpair/fixtures/demo/stage"
@@ -325,6 +327,7 @@ func TestStepByStep(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(s.Dir, "back.txt")); err != nil || string(text) != "hello" {
 		t.Errorf("copied back %q, %v", text, err)
 	}
+	shell(t, s)
 	sbxpair(t, s, "github", "issue", "create", "--title", "An issue", "--body", "With text").want(t, 0, "/issues/1")
 	sbxpair(t, s, "github", "comment", "--number", "1", "--body", "A comment").want(t, 0, "#issuecomment")
 	sbxpair(t, s, "github", "comment", "--number", "99", "--body", "x").want(t, 1, "404 Not Found")
@@ -337,6 +340,30 @@ func TestStepByStep(t *testing.T) {
 	}
 	for _, problem := range s.Standin.Report().Problems() {
 		t.Error(problem)
+	}
+}
+
+// shell opens a shell on a terminal, sees that it is one, and leaves it with a code.
+func shell(t *testing.T, s *stage.Stage) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := s.Command(ctx, "--config", s.Config, "shell")
+	terminal, err := pty.Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer terminal.Close()
+	if _, err := terminal.WriteString("test -t 0 && echo 'on a 'terminal; exit 5\n"); err != nil {
+		t.Fatal(err)
+	}
+	said, _ := io.ReadAll(terminal) // ends with EIO when the other side closes
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 5 || !bytes.Contains(said, []byte("on a terminal")) {
+		t.Errorf("shell: exit code %d, want 5\n%s", code, said)
+	}
+	if bytes.Contains(said, []byte("\x1b]1")) {
+		t.Errorf("the terminal was asked for its colours: %q", said)
 	}
 }
 
