@@ -50,7 +50,7 @@ type apiDelivery struct {
 // run makes the branch stand at one commit on Base whose tree is Tree, and returns that commit. The order of the steps is GitHub's:
 // blobs, trees, commit, ref; all but the last leave nothing that anybody sees, so repeating them is harmless.
 func (a *apiDelivery) run(ctx context.Context) (sha string, state PushState, err error) {
-	c, d := a.client, a.d
+	d := a.d
 	if err := Check(d.Bounds, a.change()).Err(); err != nil {
 		return "", "", err
 	}
@@ -76,15 +76,35 @@ func (a *apiDelivery) run(ctx context.Context) (sha string, state PushState, err
 		return "", "", fmt.Errorf("%w: the tree on GitHub is %s, the one that was checked is %s", ErrMalformed, tree, d.Tree)
 	}
 	d.progress("push")
-	message := d.Title + "\n\n" + apiCommitNote + d.Run + "\n"
-	made, err := harmless(ctx, c, func() (*gh.Commit, error) {
-		x, _, err := c.gh.Git.CreateCommit(ctx, a.repo.Owner, a.repo.Name, &gh.Commit{Message: &message, Tree: &gh.Tree{SHA: &tree}, Parents: []*gh.Commit{{SHA: &d.Base}}}, nil)
+	if sha, err = a.makeCommit(ctx); err != nil {
+		return "", "", err
+	}
+	return a.point(ctx, sha, at)
+}
+
+// parents of the commit: Base, or none.
+func (a *apiDelivery) parents() []string {
+	if a.d.Base == "" {
+		return nil
+	}
+	return []string{a.d.Base}
+}
+
+// makeCommit makes the commit of Tree, which nobody sees yet.
+func (a *apiDelivery) makeCommit(ctx context.Context) (string, error) {
+	message := a.d.Title + "\n\n" + apiCommitNote + a.d.Run + "\n"
+	commit := &gh.Commit{Message: &message, Tree: &gh.Tree{SHA: &a.d.Tree}}
+	for _, sha := range a.parents() {
+		commit.Parents = append(commit.Parents, &gh.Commit{SHA: &sha})
+	}
+	made, err := harmless(ctx, a.client, func() (*gh.Commit, error) {
+		x, _, err := a.client.gh.Git.CreateCommit(ctx, a.repo.Owner, a.repo.Name, commit, nil)
 		return x, err
 	})
 	if err != nil {
-		return "", "", fail("make the commit in "+a.repo.String(), err)
+		return "", fail("make the commit in "+a.repo.String(), err)
 	}
-	return a.point(ctx, made.GetSHA(), at)
+	return made.GetSHA(), nil
 }
 
 // change is what the gate judges.
@@ -132,7 +152,7 @@ func (a *apiDelivery) standing(ctx context.Context) (sha, at string, err error) 
 		return "", "", err
 	}
 	switch {
-	case info.tree == a.d.Tree && slices.Equal(info.parents, []string{a.d.Base}):
+	case info.tree == a.d.Tree && slices.Equal(info.parents, a.parents()):
 		return at, at, nil
 	case at == a.d.Base, slices.Contains(a.d.Known, at), strings.Contains(info.message, "\n"+apiCommitNote+a.d.Run):
 		return "", at, nil
