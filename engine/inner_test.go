@@ -192,6 +192,63 @@ func TestNamespaceError(t *testing.T) {
 	}
 }
 
+// Both versions of cgroups, on trees of files: what is asked of the kernel, what is said when it refuses, and that nothing
+// is left.
+func TestCgroups(t *testing.T) {
+	for name, tt := range map[string]struct {
+		files map[string]string // "/" at the end: a folder
+		want  string
+		left  string // in cgroup.subtree_control
+	}{
+		"v1":                   {map[string]string{"cpu/": "", "memory/": "", "pids/": ""}, "cgroup", ""},
+		"v1 without pids":      {map[string]string{"cpu/": "", "memory/": ""}, "none: this machine has no cgroup controller for pids", ""},
+		"v1, not ours":         {map[string]string{"cpu/": "", "memory/": "", "pids": ""}, "none: cgroups are not writable for this user", ""},
+		"v2":                   {map[string]string{"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.subtree_control": ""}, "cgroup", "+cpuset +cpu +io +memory +pids"},
+		"v2 without memory":    {map[string]string{"cgroup.controllers": "cpu pids\n", "cgroup.subtree_control": ""}, "none: this machine has no cgroup controller for memory", ""},
+		"v2, not handed down":  {map[string]string{"cgroup.controllers": "cpu memory pids\n", "cgroup.subtree_control/": ""}, "none: cgroup controllers cannot be handed down (is a directory)", ""},
+		"nothing at the place": {map[string]string{}, "none: this machine has no cgroup controller for cpu", ""},
+	} {
+		root := t.TempDir()
+		for path, text := range tt.files {
+			full := filepath.Join(root, path)
+			make := func() error { return os.WriteFile(full, []byte(text), 0o644) }
+			if strings.HasSuffix(path, "/") {
+				make = func() error { return os.Mkdir(full, 0o755) }
+			}
+			if err := make(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := tryCgroups(root); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+		if data, _ := os.ReadFile(filepath.Join(root, "cgroup.subtree_control")); string(data) != tt.left {
+			t.Errorf("%s: %q was written, want %q", name, data, tt.left)
+		}
+		if left, _ := filepath.Glob(root + "/*/*"); len(left) > 0 {
+			t.Errorf("%s: left %q", name, left)
+		}
+		// What gVisor makes of the sandbox's path in either version, and what it leaves when it is killed.
+		r := Record{ID: newID(), Limits: limitsCgroup}
+		groups := []string{root + cgroupPath(r), root + "/memory" + cgroupPath(r), root + "/pids" + cgroupPath(r)}
+		for _, g := range groups {
+			os.MkdirAll(g, 0o755) // where a file is in the way there is nothing to remove
+		}
+		if err := removeCgroups(t.Context(), root, r); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, g := range groups {
+			if fi, err := os.Lstat(g); err == nil && fi.IsDir() {
+				t.Errorf("%s: %s is left", name, g)
+			}
+		}
+	}
+	r := Record{MemoryMiB: 512, CPUs: 2, Pids: 100}
+	if got := resources(r); *got.Memory.Limit != 512<<20 || got.Pids.Limit != 100 || *got.CPU.Quota != 200_000 || *got.CPU.Period != 100_000 {
+		t.Errorf("resources of %+v: %+v", r, got)
+	}
+}
+
 func TestLaunchFailure(t *testing.T) {
 	proc := func(name string) specs.Process { return specs.Process{Args: []string{name}, Cwd: "/gone"} }
 	const prefix = "OCI runtime exec failed: exec failed: unable to start container process: "

@@ -6,35 +6,62 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// What [Record.Limits] says.
+// What [Record.Limits] says: this, or why there are none.
 const (
-	limitsCgroup = "cgroup"
-	limitsNone   = "none: cgroups are not writable for this user"
+	limitsCgroup   = "cgroup"
+	limitsRootless = "none: cgroups are not writable for this user"
 )
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// controllers are the cgroup controllers that our limits need.
+var controllers = []string{"cpu", "memory", "pids"}
 
 func cgroupPath(r Record) string { return "/sbx-local-" + r.ID }
 
-// cgroupsWritable tries what gVisor will do: make a group in each hierarchy that limits need.
-func cgroupsWritable() bool {
-	const base = "/sys/fs/cgroup"
-	dirs := []string{base + "/memory", base + "/cpu", base + "/pids"}
-	if _, err := os.Stat(base + "/cgroup.controllers"); err == nil {
-		dirs = []string{base}
+// tryCgroups does below root what gVisor will do, and returns what [Record.Limits] says. With cgroup v2 the controllers are
+// handed down to the groups below first, which the kernel refuses in a container whose own processes are in its top group.
+func tryCgroups(root string) string {
+	dirs := []string{root}
+	data, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+	switch {
+	case err == nil:
+		have := strings.Fields(string(data))
+		for _, c := range controllers {
+			if !slices.Contains(have, c) {
+				return "none: this machine has no cgroup controller for " + c
+			}
+		}
+		if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+"+strings.Join(have, " +")), 0o644); err != nil {
+			return "none: cgroup controllers cannot be handed down (" + errors.Unwrap(err).Error() + ")"
+		}
+	case errors.Is(err, os.ErrNotExist): // version 1: one tree for each controller
+		dirs = nil
+		for _, c := range controllers {
+			dir := filepath.Join(root, c)
+			if _, err := os.Stat(dir); err != nil {
+				return "none: this machine has no cgroup controller for " + c
+			}
+			dirs = append(dirs, dir)
+		}
+	default:
+		return limitsRootless
 	}
 	for _, d := range dirs {
 		probe := filepath.Join(d, fmt.Sprintf("sbx-local-probe-%d-%s", os.Getpid(), newID()[:8]))
 		if os.Mkdir(probe, 0o755) != nil {
-			return false
+			return limitsRootless
 		}
 		os.Remove(probe)
 	}
-	return true
+	return limitsCgroup
 }
 
 func resources(r Record) *specs.LinuxResources {
@@ -55,13 +82,13 @@ func resources(r Record) *specs.LinuxResources {
 const cgroupTimeout = 10 * time.Second
 
 // removeCgroups removes what gVisor leaves when it is killed. Empty groups only: the kernel refuses others.
-func removeCgroups(ctx context.Context, r Record) error {
+func removeCgroups(ctx context.Context, root string, r Record) error {
 	if r.Limits != limitsCgroup {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, cgroupTimeout)
 	defer cancel()
-	for _, pattern := range []string{"/sys/fs/cgroup" + cgroupPath(r), "/sys/fs/cgroup/*" + cgroupPath(r)} {
+	for _, pattern := range []string{root + cgroupPath(r), root + "/*" + cgroupPath(r)} {
 		dirs, err := filepath.Glob(pattern)
 		if err != nil {
 			return err

@@ -104,10 +104,10 @@ func (e *Engine) explain(ctx context.Context, words string) error {
 
 // Limits says what holds sandboxes to their share of the machine: "cgroup", or why nothing does.
 func (e *Engine) Limits() string {
-	if !e.Rootless && cgroupsWritable() {
-		return limitsCgroup
+	if e.Rootless {
+		return limitsRootless
 	}
-	return limitsNone
+	return tryCgroups(cgroupRoot)
 }
 
 // BootTest starts an empty sandbox, without network or policy, and removes it. The error is an *IsolationError where the
@@ -117,7 +117,7 @@ func (e *Engine) BootTest(ctx context.Context) (err error) {
 		return err
 	}
 	id := newID()
-	r := Record{Version: recordVersion, Name: "boot-test-" + id[:8], ID: id, Status: Creating, Limits: limitsNone, Probe: true}
+	r := Record{Version: recordVersion, Name: "boot-test-" + id[:8], ID: id, Status: Creating, Limits: limitsRootless, Probe: true}
 	unlock, err := e.lock(ctx, r.Name)
 	if err != nil {
 		return err

@@ -166,7 +166,7 @@ func (e *Engine) destroy(ctx context.Context, r Record) error {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	errs = append(errs, removeCgroups(ctx, r), removeAll(root))
+	errs = append(errs, removeCgroups(ctx, cgroupRoot, r), removeAll(root))
 	return errors.Join(errs...)
 }
 
