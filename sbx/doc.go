@@ -26,7 +26,8 @@
 //
 // [Client.Exec] returns what a command did; its exit code is data. That there is no such sandbox, that the program could
 // not be started, that time was up, or that the engine's command was killed are errors, told apart from what the command
-// itself may print or return. [Client.Attach] hands over the caller's terminal.
+// itself may print or return. A call that is cut short ends the command in the sandbox too if [ExecSpec] KillTree is set.
+// [Client.Attach] hands over the caller's terminal.
 //
 // # Errors
 //

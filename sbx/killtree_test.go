@@ -92,8 +92,8 @@ func TestKillTree(t *testing.T) {
 				_, err = run(sbx.ExecSpec{Timeout: 2 * time.Second, Argv: []string{"sh", "-c", `
 					trap '' INT TERM HUP
 					(trap '' INT TERM; while :; do sleep 0.2; done) & echo $! >>"$0"
-					setsid sh -c 'echo $$ >>"$0"; sleep 600' "$0" &
-					env -i /bin/sh -c 'echo $$ >>"$0"; /bin/sleep 600' "$0" &
+					setsid sh -c 'echo $$ >>"$0"; exec sleep 600' "$0" &
+					env -i /bin/sh -c 'echo $$ >>"$0"; exec /bin/sleep 600' "$0" &
 					nohup sleep 600 >/dev/null 2>&1 & echo $! >>"$0"
 					echo $$ >>"$0"
 					wait`, file}})
