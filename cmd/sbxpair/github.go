@@ -24,8 +24,11 @@ func newGitHubCmd(a *app) *cobra.Command {
 			newNumberedCommentCmd(a, "an issue"), newLabelCmd(a, "an issue"), newIssueAssignCmd(a)),
 		group("pr", "Pull requests", "",
 			newPullCreateCmd(a), newPullListCmd(a), newPullViewCmd(a), newPullUpdateCmd(a), newPullCloseCmd(a), newPullReviewersCmd(a), newPullReviewCmd(a),
+			newLineCommentsCmd(a), newLineCommentCmd(a), newLineReplyCmd(a),
 			newNumberedCommentCmd(a, "a pull request"), newLabelCmd(a, "a pull request")),
 		group("status", "Commit statuses", "", newStatusSetCmd(a)),
+		group("check", "Checks", "", newCheckSetCmd(a)),
+		newArtifactsCmd(a),
 		newCommentCmd(a))
 }
 
@@ -39,6 +42,7 @@ func group(use, short, long string, verbs ...*cobra.Command) *cobra.Command {
 type verb[T any] struct {
 	use, short, long string
 	numbered         bool                 // the first argument is the number of an issue or a pull request
+	noun             string               // what has that number, for errors; "" is what the group is about
 	args             cobra.PositionalArgs // check of the other arguments; nil allows none
 	text             bool                 // takes --body or --body-file
 	required         []string             // flags
@@ -51,6 +55,7 @@ type verb[T any] struct {
 type act struct {
 	*github.Client
 	app    *app
+	run    string
 	repo   github.Repo
 	number int
 	args   []string // those after the number
@@ -109,11 +114,16 @@ func (v verb[T]) command(a *app) *cobra.Command {
 			if v.numbered {
 				args = args[1:]
 			}
-			return a.onGitHub(cmd.Context(), run, func(ctx context.Context, c *github.Client, repo github.Repo) error {
-				made, err := v.do(ctx, act{Client: c, app: a, repo: repo, number: number, args: args, body: text, flags: cmd.Flags()})
+			return a.onGitHub(cmd.Context(), run, func(ctx context.Context, x act) error {
+				x.number, x.args, x.body, x.flags = number, args, text, cmd.Flags()
+				made, err := v.do(ctx, x)
 				if err != nil {
-					if number > 0 {
-						err = numbered(err, repo, number)
+					if v.numbered {
+						noun := v.noun
+						if noun == "" && cmd.Parent().Name() == "pr" {
+							noun = "pull request"
+						}
+						err = numbered(err, noun, x.repo, number)
 					}
 					return err
 				}
@@ -134,11 +144,14 @@ func (v verb[T]) command(a *app) *cobra.Command {
 }
 
 // numbered says what was not found: GitHub's own answer names only an address.
-func numbered(err error, repo github.Repo, number int) error {
-	if errors.Is(err, github.ErrNotFound) {
-		return fmt.Errorf("issue or pull request #%d is not in %s: %w", number, repo, err)
+func numbered(err error, noun string, repo github.Repo, number int) error {
+	if !errors.Is(err, github.ErrNotFound) {
+		return err
 	}
-	return err
+	if noun == "" {
+		noun = "issue or pull request"
+	}
+	return fmt.Errorf("%s #%d is not in %s: %w", noun, number, repo, err)
 }
 
 // numberOf reads the number of an issue or a pull request, as 12 or #12.
@@ -178,7 +191,7 @@ func newCommentCmd(a *app) *cobra.Command {
 		flags: func(f *pflag.FlagSet) { f.IntVar(&number, "number", 0, "number of the issue or pull request") },
 		do: func(ctx context.Context, x act) (github.Comment, error) {
 			made, err := x.Comment(ctx, x.repo, number, github.NewComment{Body: x.body})
-			return made, numbered(err, x.repo, number)
+			return made, numbered(err, "", x.repo, number)
 		},
 		show: func(w io.Writer, made github.Comment) { fmt.Fprintln(w, made.URL) },
 	}.command(a)
@@ -229,34 +242,6 @@ func newLabelCmd(a *app, kind string) *cobra.Command {
 	}.command(a)
 }
 
-// status is the result of the status verb.
-type status struct {
-	Commit  string             `json:"commit"`
-	Context string             `json:"context"`
-	State   github.StatusState `json:"state"`
-}
-
-func newStatusSetCmd(a *app) *cobra.Command {
-	var name, description, url string
-	state := choose("success", "failure", "error", "pending")
-	return verb[status]{
-		use: "set COMMIT --context NAME", short: "Set the status of a commit, named by its full id", args: cobra.ExactArgs(1), required: []string{"context"},
-		flags: func(f *pflag.FlagSet) {
-			f.Var(state, "state", "state: "+strings.Join(state.words, ", "))
-			f.StringVar(&name, "context", "", "name of the check that speaks")
-			f.StringVar(&description, "description", "", "a few words, at most 140 characters")
-			f.StringVar(&url, "url", "", "address with more")
-		},
-		do: func(ctx context.Context, x act) (status, error) {
-			done := status{x.args[0], name, github.StatusState(state.value)}
-			return done, x.SetStatus(ctx, x.repo, done.Commit, done.State, name, description, url)
-		},
-		show: func(w io.Writer, done status) {
-			fmt.Fprintf(w, "%s %s %s\n", plain(done.Commit), plain(done.Context), done.State)
-		},
-	}.command(a)
-}
-
 // block prints a text that a stranger may have written.
 func block(w io.Writer, text string) {
 	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
@@ -265,7 +250,7 @@ func block(w io.Writer, text string) {
 }
 
 // onGitHub opens the github sandbox of a pair and lets do work with it.
-func (a *app) onGitHub(ctx context.Context, run string, do func(context.Context, *github.Client, github.Repo) error) error {
+func (a *app) onGitHub(ctx context.Context, run string, do func(context.Context, act) error) error {
 	l, err := a.theLease(run)
 	if err != nil {
 		return err
@@ -281,7 +266,7 @@ func (a *app) onGitHub(ctx context.Context, run string, do func(context.Context,
 	box := pair.NewSandbox(a.known(l.Engine), l.Run, pair.RoleGitHub)
 	client := github.NewClient(box, endpoint, github.WithVersion(a.version), github.WithLogger(a.log))
 	defer client.Close()
-	return do(ctx, client, repo)
+	return do(ctx, act{Client: client, app: a, run: string(l.Run), repo: repo})
 }
 
 // maxText bounds a text that is read from a file.

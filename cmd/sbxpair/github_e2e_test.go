@@ -4,7 +4,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -62,10 +65,12 @@ func TestGitHubVerbs(t *testing.T) {
 		t.Errorf("issue %+v", issue)
 	}
 	for _, args := range [][]string{
-		{"issue", "view", "99"}, {"issue", "comment", "99", "--body", "x"}, {"comment", "--number", "99", "--body", "x"}, {"pr", "close", "99"},
+		{"issue", "view", "99"}, {"issue", "comment", "99", "--body", "x"}, {"comment", "--number", "99", "--body", "x"},
 	} {
 		call(1, args...)("issue or pull request #99 is not in "+stage.FullName, "404")
 	}
+	call(1, "pr", "close", "99")("sbxpair: pull request #99 is not in " + stage.FullName)
+	call(1, "pr", "view", "1")("sbxpair: pull request #1 is not in " + stage.FullName) // it is an issue
 	call(2, "issue", "view", "none")(`"none" is no number`)
 	call(2, "issue", "view")("the number is missing")
 	call(2, "issue", "list", "--state", "half-open")("one of open, closed, all")
@@ -83,6 +88,18 @@ func TestGitHubVerbs(t *testing.T) {
 	call(0, "pr", "comment", "2", "--body", "Look")("#issuecomment")
 	call(0, "pr", "review", "2", "--body", "Fine so far")("reviewed #2: comment")
 	call(6, "status", "set", head, "--context", "ci")("statuses=write") // the stage's token may not
+	call(6, "check", "set", head, "--name", "ci", "--title", "Red", "--conclusion", "failure")("statuses=write")
+	var line github.LineComment
+	decode(t, call(0, "pr", "line-comment", "2", "--path", "new.txt", "--line", "1", "--body", "Why?", "--json")(), &line)
+	call(0, "pr", "reply", "2", "--to", fmt.Sprint(line.ID), "--body", "Because")("/pull/2")
+	call(1, "pr", "reply", "2", "--to", "1", "--body", "x")("such a comment on pull request #2 is not in")
+	call(0, "pr", "line-comments", "2")("new.txt:1", "Why?", "Because")
+	note := filepath.Join(s.Dir, "note.txt")
+	if err := os.WriteFile(note, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	call(0, "artifacts", note)("/tree/sbxpair/" + strings.TrimSpace(up.stdout) + "-artifacts")
+	call(2, "artifacts", filepath.Join(s.Dir, "none"))("no such file")
 	call(0, "pr", "close", "2")("/pull/2")
 	pulls, err := s.Hub.Pulls(t.Context(), stage.FullName)
 	if err != nil || len(pulls) != 1 {

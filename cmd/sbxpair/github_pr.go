@@ -143,6 +143,57 @@ func newPullReviewCmd(a *app) *cobra.Command {
 	}.command(a)
 }
 
+func newLineCommentsCmd(a *app) *cobra.Command {
+	return verb[[]github.LineComment]{
+		use: "line-comments N", short: "List the comments on lines of a pull request", numbered: true,
+		do: func(ctx context.Context, x act) ([]github.LineComment, error) {
+			return x.ListLineComments(ctx, x.repo, x.number)
+		},
+		show: func(w io.Writer, list []github.LineComment) {
+			for _, c := range list {
+				fmt.Fprintf(w, "-- %d %s:%d %s\n\n", c.ID, plain(c.Path), c.Line, plain(c.Author))
+				block(w, c.Body)
+			}
+		},
+	}.command(a)
+}
+
+func newLineCommentCmd(a *app) *cobra.Command {
+	var n github.NewLineComment
+	return verb[github.LineComment]{
+		use: "line-comment N --path FILE --line LINE --body TEXT", short: "Comment on a line of a pull request's change", numbered: true, text: true,
+		required: []string{"path", "line"},
+		flags: func(f *pflag.FlagSet) {
+			f.StringVar(&n.Path, "path", "", "file")
+			f.IntVar(&n.Line, "line", 0, "line, from 1")
+			f.BoolVar(&n.Old, "old", false, "the line as it was before the change")
+		},
+		do: func(ctx context.Context, x act) (github.LineComment, error) {
+			n.Body = x.body
+			return x.CommentLine(ctx, x.repo, x.number, n)
+		},
+		show: showLineComment,
+	}.command(a)
+}
+
+func newLineReplyCmd(a *app) *cobra.Command {
+	var to int64
+	return verb[github.LineComment]{
+		use: "reply N --to ID --body TEXT", short: "Answer a comment on a line", numbered: true, noun: "such a comment on pull request", text: true, required: []string{"to"},
+		flags: func(f *pflag.FlagSet) {
+			f.Int64Var(&to, "to", 0, "id of the comment, as line-comments shows it")
+		},
+		do: func(ctx context.Context, x act) (github.LineComment, error) {
+			return x.ReplyLine(ctx, x.repo, x.number, to, github.NewComment{Body: x.body})
+		},
+		show: showLineComment,
+	}.command(a)
+}
+
+func showLineComment(w io.Writer, c github.LineComment) {
+	fmt.Fprintf(w, "%d %s\n", c.ID, plain(c.URL))
+}
+
 func showPullURL(w io.Writer, p github.PullRequest) { fmt.Fprintln(w, plain(p.URL)) }
 
 // pullState is the state of a pull request in one word.
