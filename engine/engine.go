@@ -61,6 +61,7 @@ type CreateSpec struct {
 	UpstreamCA string // PEM
 	Template   string // "": HostTemplate
 	Ports      []ports.Port
+	Clone      string // top folder of a repository to work in a clone of, in the place of a first workspace; see FindRepository
 	// Prepare runs after the record exists and before anything in the sandbox does: for rules that must hold from the start.
 	Prepare func(ctx context.Context, r Record) error
 }
@@ -80,6 +81,18 @@ func (e *Engine) Create(ctx context.Context, spec CreateSpec) (Record, error) {
 	workspaces, err := e.checkWorkspaces(spec.Workspaces)
 	if err != nil {
 		return Record{}, err
+	}
+	var clone *Workspace
+	if spec.Clone != "" {
+		if err := checkClone(spec.Name); err != nil {
+			return Record{}, err
+		}
+		list, err := e.checkWorkspaces([]Workspace{{Path: spec.Clone}})
+		if err != nil {
+			return Record{}, err
+		}
+		clone = &list[0]
+		spec.Ports = append(slices.Clone(spec.Ports), gitPort())
 	}
 	if err := e.Probe(ctx); err != nil {
 		return Record{}, err
@@ -113,7 +126,7 @@ func (e *Engine) Create(ctx context.Context, spec CreateSpec) (Record, error) {
 	r := Record{
 		Version: recordVersion, Name: spec.Name, ID: newID(), Agent: spec.Agent, Status: Creating, Workspaces: workspaces,
 		CreatedAt: now, LastUsedAt: now, CPUs: spec.CPUs, MemoryMiB: spec.MemoryMiB, Isolation: e.Isolation(), Limits: e.Limits(),
-		Resolve: spec.Resolve, UpstreamCA: spec.UpstreamCA,
+		Resolve: spec.Resolve, UpstreamCA: spec.UpstreamCA, Clone: clone,
 	}
 	if r.MemoryMiB == 0 {
 		r.MemoryMiB = min(hostMemoryMiB()/2, 32<<10)
@@ -166,7 +179,13 @@ func (e *Engine) create(ctx context.Context, r *Record, ca []byte, disk *os.File
 	if err := e.start(ctx, r, s); err != nil {
 		return err
 	}
-	return e.published(ctx, *r, r.Ports)
+	if err := e.published(ctx, *r, r.Ports); err != nil || r.Clone == nil {
+		return err
+	}
+	if err := e.addRemote(ctx, *r); err != nil {
+		return fmt.Errorf("remote of the repository: %w", err)
+	}
+	return nil
 }
 
 // start boots the sandbox from its record and saves it as running.
@@ -186,6 +205,20 @@ func (e *Engine) start(ctx context.Context, r *Record, s *Session) error {
 	}
 	if err := e.boot(ctx, r); err != nil {
 		return err
+	}
+	switch {
+	case r.Clone == nil:
+	case r.Status == Creating:
+		if err := e.makeClone(ctx, *r); err != nil {
+			return err
+		}
+		if err := e.serveClone(ctx, *r); err != nil {
+			return err
+		}
+	default: // what is in there must stay within reach, whatever became of git or the clone
+		if err := e.serveClone(ctx, *r); err != nil {
+			e.logger().Error("the clone is not served", "sandbox", r.Name, "err", err)
+		}
 	}
 	r.Status = Running
 	r.StartedAt = time.Now().UTC()
@@ -235,6 +268,11 @@ func (e *Engine) restart(ctx context.Context, r *Record) error {
 	}
 	if _, err := e.checkWorkspaces(r.Workspaces); err != nil {
 		return err
+	}
+	if r.Clone != nil {
+		if _, err := e.checkWorkspaces([]Workspace{*r.Clone}); err != nil {
+			return err
+		}
 	}
 	r.Status, r.Process, r.ProcessStart = Starting, 0, 0
 	if err := e.save(*r); err != nil {
@@ -355,6 +393,9 @@ func (e *Engine) Remove(ctx context.Context, name string) error {
 // remove takes everything of r away; the caller holds its lock. The record goes last, so that a crash leaves it findable.
 func (e *Engine) remove(ctx context.Context, r Record) error {
 	ctx = context.WithoutCancel(ctx)
+	if err := e.removeRemote(ctx, r); err != nil { // it is the user's repository: no reason to keep the sandbox
+		e.logger().Error("could not remove the sandbox's remote", "repository", r.Clone.Source, "err", err)
+	}
 	if err := errors.Join(e.destroy(ctx, r), e.Stores.Drop(ctx, r.Name), os.RemoveAll(e.State.ProxyDir(r.ID))); err != nil {
 		return err
 	}

@@ -66,6 +66,7 @@ type Record struct {
 	Image      string            `json:"image,omitempty"`       // id of the image below its disk; "": the host's system folders
 	ImageEnv   []string          `json:"image_env,omitempty"`
 	Ports      []ports.Port      `json:"ports,omitempty"`
+	Clone      *Workspace        `json:"clone,omitempty"`      // the repository that it works in a clone of
 	KeepAlive  bool              `json:"keep_alive,omitempty"` // not to be stopped for want of a session
 	DiskGiB    int               `json:"disk_gib,omitempty"`   // most outside of the workspaces, as of its last start
 	Pids       int               `json:"pids,omitempty"`       // most host threads, where limits are enforced
@@ -76,8 +77,11 @@ type Record struct {
 	Probe bool `json:"probe,omitempty"`
 }
 
-// Primary returns the path of the first workspace, or "".
+// Primary returns the path of the clone or else of the first workspace, or "".
 func (r Record) Primary() string {
+	if r.Clone != nil {
+		return r.Clone.Path
+	}
 	if len(r.Workspaces) == 0 {
 		return ""
 	}

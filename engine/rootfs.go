@@ -89,6 +89,11 @@ func (e *Engine) buildRoot(root string, r Record) ([]specs.Mount, []lower.Bind, 
 			return nil, nil, err
 		}
 	}
+	if r.Clone != nil {
+		if err := bind(r.Clone.Source, CloneSource, false, "rbind", "ro"); err != nil {
+			return nil, nil, err
+		}
+	}
 	if err := bind(e.State.ProxyDir(r.ID), guest.ProxyDir, false, "rbind", "ro", "noexec"); err != nil {
 		return nil, nil, err
 	}

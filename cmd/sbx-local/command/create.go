@@ -54,7 +54,7 @@ func (o *createOptions) register(cmd *cobra.Command) {
 	f.StringArrayVar(&o.deny, "deny-network", nil, "deny a host for this sandbox")
 	f.StringArrayVar(&o.resolve, "resolve", nil, "send HOST[:PORT] to a loopback address (HOST[:PORT]=127.0.0.1:PORT)")
 	f.StringVar(&o.upstreamCA, "upstream-ca", "", "PEM file to trust for hosts named by --resolve")
-	f.BoolVar(&o.clone, "clone", false, "work in a clone")
+	f.BoolVar(&o.clone, "clone", false, "work in a clone of the repository, which is mounted read-only")
 	f.StringArrayVarP(&o.publish, "publish", "p", nil, "publish a port")
 	f.StringArrayVar(&o.kits, "kit", nil, "add a kit")
 	f.StringVar(&o.skills, "skills", "off", "off, readonly or readwrite")
@@ -66,8 +66,6 @@ func (o *createOptions) register(cmd *cobra.Command) {
 // unsupported refuses what this engine does not do: a flag that is taken and ignored would be a promise.
 func (o *createOptions) unsupported() error {
 	switch {
-	case o.clone:
-		return errors.New("--clone is not supported by sbx-local")
 	case len(o.kits) > 0:
 		return errors.New("--kit is not supported by sbx-local")
 	case o.skills != "off":
@@ -152,6 +150,15 @@ func (o *createOptions) spec(a *app, agent string, paths []string) (engine.Creat
 	}
 	if spec.Name == "" {
 		spec.Name = defaultName(agent, spec.Workspaces)
+	}
+	if o.clone {
+		if len(spec.Workspaces) == 0 {
+			return zero, errors.New("--clone needs the path of a Git repository")
+		}
+		if spec.Clone, err = engine.FindRepository(spec.Workspaces[0].Path); err != nil {
+			return zero, err
+		}
+		spec.Workspaces = spec.Workspaces[1:]
 	}
 	if o.cpus < 0 {
 		return zero, fmt.Errorf("invalid --cpus %d", o.cpus)
@@ -270,8 +277,14 @@ func denyRules(a *app, deny []string) (func(context.Context, engine.Record) erro
 
 // announce tells about a new sandbox as sbx 0.47 does, and what of its limits is not enforced.
 func announce(w io.Writer, r engine.Record) {
+	if r.Clone != nil {
+		fmt.Fprintf(w, "✓ Git repository detected: %s\n", r.Clone.Path)
+	}
 	fmt.Fprintf(w, "\nsandbox    %s\nagent      %s\n", r.Name, r.Agent)
-	if len(r.Workspaces) == 0 {
+	switch {
+	case r.Clone != nil:
+		fmt.Fprintf(w, "  mount  %s → %s (ro, source)\n", r.Clone.Path, engine.CloneSource)
+	case len(r.Workspaces) == 0:
 		fmt.Fprintln(w, "workspace  none · no workspace bind mount")
 	}
 	for _, ws := range r.Workspaces {
@@ -291,7 +304,11 @@ func announce(w io.Writer, r engine.Record) {
 	if r.Limits != "cgroup" {
 		fmt.Fprintf(w, "limits     %s\n", r.Limits)
 	}
-	fmt.Fprintf(w, "\n✓ Image ready\n✓ Created sandbox %s\n\nTo connect to this sandbox, run:\n  sbx run --name %s\n", r.Name, r.Name)
+	fmt.Fprintf(w, "\n✓ Image ready\n✓ Created sandbox %s\n", r.Name)
+	if r.Clone != nil {
+		fmt.Fprintf(w, "  Git daemon: %s\n  Remote: %s\n", r.GitURL(), r.RemoteName())
+	}
+	fmt.Fprintf(w, "\nTo connect to this sandbox, run:\n  sbx run --name %s\n", r.Name)
 }
 
 // imageName is what the sandbox was made from.

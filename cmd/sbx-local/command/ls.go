@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,7 +87,10 @@ func status(r engine.Record) string {
 func seconds(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
 
 func workspaces(r engine.Record) []string {
-	list := make([]string, 0, len(r.Workspaces))
+	list := make([]string, 0, len(r.Workspaces)+1)
+	if r.Clone != nil {
+		list = append(list, r.Clone.Path)
+	}
 	for _, w := range r.Workspaces {
 		list = append(list, w.Path)
 	}
@@ -94,15 +98,16 @@ func workspaces(r engine.Record) []string {
 }
 
 func workspaceText(r engine.Record) string {
-	text := ""
-	for i, w := range r.Workspaces {
-		if i > 0 {
-			text += ", "
-		}
-		text += w.Path
+	var texts []string
+	if r.Clone != nil {
+		texts = append(texts, r.Clone.Path)
+	}
+	for _, w := range r.Workspaces {
+		text := w.Path
 		if w.ReadOnly {
 			text += ":ro"
 		}
+		texts = append(texts, text)
 	}
-	return text
+	return strings.Join(texts, ", ")
 }

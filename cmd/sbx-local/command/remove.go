@@ -142,8 +142,12 @@ func runRm(ctx context.Context, a *app, names []string, all, force bool) error {
 	}
 	if !force {
 		for _, name := range names {
-			if _, err := e.Get(name); err != nil {
+			r, err := e.Get(name)
+			if err != nil {
 				return worded(err, name)
+			}
+			if r.Clone != nil {
+				fmt.Fprintf(a.Stderr, "warning: commits in sandbox '%s' that were not fetched (git fetch %s) are lost\n", name, r.RemoteName())
 			}
 			if !a.ask(fmt.Sprintf("Remove sandbox '%s'? This cannot be undone. (y/N): ", name)) {
 				return errCancelled
