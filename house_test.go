@@ -25,7 +25,7 @@ func TestImportsRunOneWay(t *testing.T) {
 		"config":        {"policy", "secrets"},
 		"sbx":           leaves,
 		"pair":          append([]string{"sbx"}, leaves...),
-		"provision":     append([]string{"pair", "sbx"}, leaves...),
+		"provision":     append([]string{"config", "pair", "sbx"}, leaves...),
 		"github":        append([]string{"pair", "sbx"}, leaves...),
 		"agent":         leaves,
 		"workspace":     leaves,

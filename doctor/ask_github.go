@@ -21,7 +21,7 @@ import (
 const expirySoon = 7 * 24 * time.Hour
 
 // askGitHub asks with the token of the github sandbox, from inside it, and only what changes nothing.
-func (s *scratch) askGitHub() []Check {
+func (s *scratch) askGitHub(ctx context.Context) []Check {
 	box := s.pair.GitHub
 	endpoint, err := github.ParseEndpoint(s.Config.GitHub.Host)
 	repo, repoErr := github.ParseRepo(s.plan.Repo)
@@ -33,66 +33,88 @@ func (s *scratch) askGitHub() []Check {
 	who := &identity{}
 	client := github.NewClient(box, endpoint, github.WithVersion(s.Version), github.WithLimits(github.Limits{Attempts: 2, Backoff: time.Second, MaxWait: 5 * time.Second}))
 	defer client.Close()
-	return []Check{
-		s.question("clock.github", func(ctx context.Context) (Check, error) { return s.clock(ctx, box) }),
-		s.question("github.login", func(ctx context.Context) (Check, error) { return who.ask(ctx, box, endpoint) }),
-		s.question("github.expiry", func(context.Context) (Check, error) { return who.expiry(time.Now()) }),
-		s.question("github.scopes", func(context.Context) (Check, error) { return who.scopes(secrets.Classify(s.creds.GitHub)) }),
-		s.question("github.repository", func(ctx context.Context) (Check, error) { return repository(ctx, client, repo) }),
-		s.question("github.push", func(ctx context.Context) (Check, error) { return s.push(ctx, endpoint, repo) }),
-		s.question("github.issues", func(ctx context.Context) (Check, error) {
+	type question struct {
+		id string
+		do func(context.Context) (Check, error)
+	}
+	login := s.question(ctx, "github.login", func(ctx context.Context) (Check, error) { return who.ask(ctx, box, endpoint, repo) })
+	checks := []Check{
+		login,
+		s.question(ctx, "clock.github", func(ctx context.Context) (Check, error) { return s.clock(ctx, box) }),
+		s.question(ctx, "trust.git", func(ctx context.Context) (Check, error) { return s.trust(ctx, box, gitTrust(endpoint.CloneURL(repo))) }),
+	}
+	for _, q := range []question{
+		{"github.expiry", func(context.Context) (Check, error) { return who.expiry(time.Now()) }},
+		{"github.scopes", func(context.Context) (Check, error) { return who.scopes(secrets.Classify(s.creds.GitHub)) }},
+		{"github.repository", func(ctx context.Context) (Check, error) { return repository(ctx, client, repo) }},
+		{"github.push", func(ctx context.Context) (Check, error) { return s.push(ctx, endpoint, repo) }},
+		{"github.issues", func(ctx context.Context) (Check, error) {
 			_, err := client.ListIssues(ctx, repo, github.IssueFilter{Limit: 1})
 			return permission("Issues", err)
-		}),
-		s.question("github.pulls", func(ctx context.Context) (Check, error) {
+		}},
+		{"github.pulls", func(ctx context.Context) (Check, error) {
 			_, err := client.ListPullRequests(ctx, repo, github.PullFilter{Limit: 1})
 			return permission("Pull requests", err)
-		}),
-		s.question("trust.git", func(ctx context.Context) (Check, error) { return s.trust(ctx, box, gitTrust(endpoint.CloneURL(repo))) }),
+		}},
+	} {
+		if login.Verdict == Unknown { // nor would these be answered: each would wait as long
+			checks = append(checks, Check{ID: q.id, Verdict: Unknown, Detail: "could not check: GitHub gave no answer (see github.login)"})
+			continue
+		}
+		checks = append(checks, s.question(ctx, q.id, q.do))
 	}
+	return checks
 }
 
-// identity is what GET /user tells, its headers included.
+// identity is what GitHub tells of a token beside any answer.
 type identity struct {
 	asked  bool
-	login  string
 	header http.Header
 }
 
-func (i *identity) ask(ctx context.Context, box *pair.Sandbox, endpoint github.Endpoint) (Check, error) {
+// ask asks GitHub whose token it is, and where the rules of the sandbox do not let that through, for the repository: both
+// answers carry the headers that tell of the token.
+func (i *identity) ask(ctx context.Context, box *pair.Sandbox, endpoint github.Endpoint, repo github.Repo) (Check, error) {
 	transport := github.NewTransport(box, endpoint)
 	defer transport.Close()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, apiURL(endpoint.Host())+"/user", nil)
-	if err != nil {
-		return Check{}, err
+	get := func(path string) (*http.Response, []byte, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, apiURL(endpoint.Host())+path, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		req.Header.Set("Authorization", "Bearer "+secrets.GitHubServicePlaceholder)
+		req.Header.Set("Accept", "application/vnd.github+json")
+		req.Header.Set("User-Agent", "sbxpair-doctor")
+		res, err := transport.RoundTrip(req)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body) // bounded by the transport
+		return res, body, err
 	}
-	req.Header.Set("Authorization", "Bearer "+secrets.GitHubServicePlaceholder)
-	req.Header.Set("Accept", "application/vnd.github+json")
-	req.Header.Set("User-Agent", "sbxpair-doctor")
-	res, err := transport.RoundTrip(req)
-	if err != nil {
-		return Check{}, err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body) // bounded by the transport
-	if err != nil {
-		return Check{}, err
+	path := "/user"
+	res, body, err := get(path)
+	if errors.Is(err, github.ErrBlockedByPolicy) {
+		path = "/repos/" + repo.String()
+		res, body, err = get(path)
 	}
 	switch {
+	case errors.Is(err, github.ErrBlockedByPolicy):
+		return Check{Verdict: Bad, Detail: oneLine(err.Error()), Remedy: "take the host out of network.deny"}, nil
+	case err != nil:
+		return Check{}, err
 	case res.StatusCode == http.StatusUnauthorized:
 		return Check{Verdict: Bad, Detail: "GitHub is up and refuses the token (401): expired, revoked, or not put in by the engine", Remedy: "make a new token: docs/how-to/tokens.md"}, nil
-	case res.StatusCode == http.StatusForbidden: // an app's token is no user's
-		i.asked, i.header = true, res.Header
-		return Check{Verdict: OK, Detail: "accepted; it is not a user's token"}, nil
-	case res.StatusCode != http.StatusOK:
-		return Check{}, fmt.Errorf("GET /user answers %d", res.StatusCode)
+	case res.StatusCode >= 500:
+		return Check{}, fmt.Errorf("GET %s answers %d", path, res.StatusCode)
 	}
-	var user struct{ Login, Type string }
-	if err := json.Unmarshal(body, &user); err != nil || user.Login == "" {
-		return Check{}, fmt.Errorf("GET /user: no user in the answer (%v)", err)
+	i.asked, i.header = true, res.Header
+	var user struct{ Login string }
+	if path == "/user" && res.StatusCode == http.StatusOK && json.Unmarshal(body, &user) == nil && user.Login != "" {
+		return Check{Verdict: OK, Detail: "accepted; it is " + user.Login + "'s"}, nil
 	}
-	i.asked, i.login, i.header = true, user.Login, res.Header
-	return Check{Verdict: OK, Detail: fmt.Sprintf("accepted; it is %s's", user.Login)}, nil
+	return Check{Verdict: OK, Detail: "accepted"}, nil
 }
 
 var errNotAsked = errors.New("GitHub did not accept the token (see github.login)")

@@ -30,14 +30,14 @@ const releaseLimit = 2 * time.Minute
 
 // deep makes a pair, asks what only its insides can answer, and removes it. What an earlier deep examination found with
 // the same engine and settings stands for a while, unless Fresh asks again.
-func (e *examination) deep(engine sbx.Engine, usable bool) {
-	why := ""
+func (e *examination) deep(ctx context.Context, engine sbx.Engine, usable bool) {
+	why, repo := "", e.repo(ctx)
 	switch {
 	case !usable:
 		why = "there is no engine (see engine)"
 	case !e.fit:
 		why = "the tokens are not fit for a pair (see token.agent, token.github, token.pair)"
-	case e.repo() == "":
+	case repo == "":
 		why = "no repository is named, and the checkout's origin is not one on GitHub"
 	}
 	if why != "" {
@@ -48,7 +48,7 @@ func (e *examination) deep(engine sbx.Engine, usable bool) {
 		e.add(Check{ID: "pair", Verdict: Unknown, Detail: "nothing was asked from inside: " + why, Remedy: remedy})
 		return
 	}
-	name, program, settings := engineName(engine.Version), programStamp(engine.Path), e.settings()
+	name, program, settings := engineName(engine.Version), programStamp(engine.Path), e.settings(repo)
 	earlier := recall(e.State, subjectDeep, engine.Kind, settings)
 	now := time.Now()
 	for _, r := range earlier {
@@ -63,8 +63,8 @@ func (e *examination) deep(engine sbx.Engine, usable bool) {
 			return
 		}
 	}
-	s := &scratch{examination: e, client: e.client(engine, usable), ref: e.ref(engine)}
-	checks := s.examine()
+	s := &scratch{examination: e, client: e.client(engine, usable), ref: e.ref(engine), version: engine.Version, repo: repo}
+	checks := s.examine(ctx)
 	for _, c := range checks {
 		e.add(c)
 	}
@@ -78,11 +78,11 @@ func (e *examination) deep(engine sbx.Engine, usable bool) {
 }
 
 // repo is the repository that the run would be about, as OWNER/NAME, or "".
-func (e *examination) repo() string {
+func (e *examination) repo(ctx context.Context) string {
 	if e.Config.GitHub.Repo != "" || e.Dir == "" {
 		return e.Config.GitHub.Repo
 	}
-	look, err := workspace.Inspect(e.ctx, workspace.Source{Dir: e.Dir, Mode: workspace.ModeClone, Branch: "sbxpair/doctor", Home: e.Home})
+	look, err := workspace.Inspect(ctx, e.source(true))
 	if err != nil {
 		return ""
 	}
@@ -94,6 +94,8 @@ type scratch struct {
 	*examination
 	client  *sbx.Client
 	ref     pair.EngineRef
+	version sbx.Version
+	repo    string
 	adapter agent.Adapter
 	plan    provision.Plan
 	pair    *pair.Pair
@@ -101,11 +103,11 @@ type scratch struct {
 }
 
 // examine makes the pair, asks, and removes it whatever happened.
-func (s *scratch) examine() (checks []Check) {
+func (s *scratch) examine(ctx context.Context) (checks []Check) {
 	run := pair.NewRunID(time.Now())
 	s.adapter, _ = agent.Lookup(s.Config.Agent.Name) // token.agent has looked
 	started := time.Now()
-	calls, err := s.up(run)
+	calls, err := s.up(ctx, run)
 	if s.pair != nil {
 		defer func() {
 			limit := time.Duration(s.Config.Limits.Release)
@@ -113,8 +115,9 @@ func (s *scratch) examine() (checks []Check) {
 				limit = releaseLimit
 			}
 			s.say("removing the pair")
-			_, releaseErr := s.pair.Release(s.ctx, "doctor", limit)
-			if releaseErr = errors.Join(releaseErr, os.RemoveAll(s.dir)); releaseErr != nil {
+			_, releaseErr := s.pair.Release(ctx, "doctor", limit)
+			if releaseErr = errors.Join(releaseErr, os.RemoveAll(s.dir), os.RemoveAll(s.dir+"-empty")); releaseErr != nil {
+				s.report.left = releaseErr
 				checks[0].Verdict, checks[0].Remedy = Bad, "sbxpair prune"
 				checks[0].Detail += "; it could not be removed: " + oneLine(releaseErr.Error())
 			}
@@ -122,20 +125,20 @@ func (s *scratch) examine() (checks []Check) {
 	}
 	if err != nil {
 		c := Check{Verdict: Bad, Detail: oneLine(err.Error()), Remedy: sbx.Hint(err)}
-		if unanswered(err) || s.ctx.Err() != nil {
+		if unanswered(err) || ctx.Err() != nil {
 			c = undecided(err)
 		}
 		c.ID = "pair"
 		return append(checks, c)
 	}
 	checks = append(checks, Check{ID: "pair", Verdict: OK, Detail: fmt.Sprintf("made in %.1f s with %d engine calls", time.Since(started).Seconds(), calls)})
-	checks = append(checks, s.proof()...)
+	checks = append(checks, s.proof(ctx)...)
 
 	// Each sandbox is asked one thing at a time, both at once.
 	var agentSide, githubSide []Check
 	var wg sync.WaitGroup
-	wg.Go(func() { agentSide = s.askAgent() })
-	wg.Go(func() { githubSide = s.askGitHub() })
+	wg.Go(func() { agentSide = s.askAgent(ctx) })
+	wg.Go(func() { githubSide = s.askGitHub(ctx) })
 	wg.Wait()
 	checks = append(append(checks, agentSide...), githubSide...)
 	order := map[string]int{}
@@ -147,21 +150,13 @@ func (s *scratch) examine() (checks []Check) {
 }
 
 // up is the first half of a run: lease, plan, pair. The plan's input is read off the configuration as a run does it.
-func (s *scratch) up(run pair.RunID) (calls int, err error) {
+func (s *scratch) up(ctx context.Context, run pair.RunID) (calls int, err error) {
 	cfg := s.Config
 	s.dir = filepath.Join(s.Store.Dir(run), "workspace")
 	in := provision.Input{
-		Run: run, Engine: s.ref, Repo: s.repo(), Host: cfg.GitHub.Host, Agent: cfg.Agent.Name,
-		AgentEnv: s.adapter.Credential.Env, BoundHosts: s.adapter.Credential.Hosts, Workspace: sbx.Workspace{Path: s.dir},
-		Allow: cfg.Network.Allow, Deny: cfg.Network.Deny, CPUs: cfg.Sandbox.CPUs, MemoryMiB: cfg.Sandbox.MemoryMiB, Template: cfg.Sandbox.Template,
-		Local: sbx.LocalOptions{Resolve: cfg.Local.Resolve, UpstreamCA: cfg.Local.UpstreamCA},
-	}
-	if cfg.Agent.Strategy != "auto" {
-		in.AgentStrategy = provision.Strategy(cfg.Agent.Strategy)
-	}
-	for _, m := range cfg.Agent.Mounts {
-		in.Mounts = append(in.Mounts, sbx.Workspace{Path: m.Path, ReadOnly: m.ReadOnly})
-	}
+		Run: run, Engine: s.ref, Repo: s.repo, AgentEnv: s.adapter.Credential.Env, BoundHosts: s.adapter.Credential.Hosts,
+		Workspace: sbx.Workspace{Path: s.dir}, Empty: s.dir + "-empty",
+	}.WithConfig(cfg, s.version)
 	if s.plan, err = provision.New(in); err != nil {
 		return 0, err
 	}
@@ -172,18 +167,23 @@ func (s *scratch) up(run pair.RunID) (calls int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := os.Mkdir(s.dir, 0o700); err != nil {
-		return 0, err
+	for _, dir := range []string{s.dir, in.Empty} {
+		if dir == "" {
+			continue
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return 0, err
+		}
 	}
-	report, err := provision.Apply(s.ctx, s.client.Unverified(), s.pair, s.plan, s.creds)
+	report, err := provision.Apply(ctx, s.client.Unverified(), s.pair, s.plan, s.creds)
 	return len(report.Calls), err
 }
 
 // proof takes a run's own proof and makes two findings of it: the split, and what the model's host says to the token.
-func (s *scratch) proof() []Check {
+func (s *scratch) proof(ctx context.Context) []Check {
 	s.say("asking from inside both sandboxes")
 	check := s.adapter.Credential.Check
-	proof, err := provision.Prove(s.ctx, s.pair, s.plan, check, s.creds.Agent, s.creds.GitHub)
+	proof, err := provision.Prove(ctx, s.pair, s.plan, check, s.creds.Agent, s.creds.GitHub)
 	if len(proof.Probes) == 0 {
 		split, login := undecided(err), undecided(err)
 		split.ID, login.ID = "split", "agent.login"
@@ -232,8 +232,8 @@ func judgeLogin(p events.Probe, url string) Check {
 }
 
 // question makes one check inside a sandbox.
-func (s *scratch) question(id string, do func(context.Context) (Check, error)) Check {
-	return attempt(s.ctx, 2*s.limit(), id, do)
+func (s *scratch) question(ctx context.Context, id string, do func(context.Context) (Check, error)) Check {
+	return attempt(ctx, 2*s.limit(), id, do)
 }
 
 func (s *scratch) run(ctx context.Context, box *pair.Sandbox, c command) (sbx.ExecResult, error) {
@@ -246,20 +246,20 @@ type command struct {
 	Env  []sbx.EnvVar
 }
 
-func (s *scratch) askAgent() []Check {
+func (s *scratch) askAgent(ctx context.Context) []Check {
 	box, check := s.pair.Agent, s.adapter.Credential.Check
 	checks := []Check{
-		s.question("agent.cli", s.agentCLI),
-		s.question("agent.overreach", s.overreach),
-		s.question("workspace", s.workspace),
-		s.question("clock.agent", func(ctx context.Context) (Check, error) { return s.clock(ctx, box) }),
-		s.question("egress", func(ctx context.Context) (Check, error) { return s.egress(ctx, box) }),
+		s.question(ctx, "agent.cli", s.agentCLI),
+		s.question(ctx, "agent.overreach", s.overreach),
+		s.question(ctx, "workspace", s.workspace),
+		s.question(ctx, "clock.agent", func(ctx context.Context) (Check, error) { return s.clock(ctx, box) }),
+		s.question(ctx, "egress", func(ctx context.Context) (Check, error) { return s.egress(ctx, box) }),
 	}
 	if check == "" {
 		check = "https://" + s.plan.Agent.Secret.Hosts[0] + "/"
 	}
 	for _, tool := range []trustProbe{curlTrust(check), nodeTrust(check), pythonTrust(check), goTrust()} {
-		checks = append(checks, s.question("trust."+tool.name, func(ctx context.Context) (Check, error) { return s.trust(ctx, box, tool) }))
+		checks = append(checks, s.question(ctx, "trust."+tool.name, func(ctx context.Context) (Check, error) { return s.trust(ctx, box, tool) }))
 	}
 	return checks
 }
@@ -309,7 +309,7 @@ func (s *scratch) overreach(ctx context.Context) (Check, error) {
 	}
 	switch {
 	case sbx.IsBlockPage(status, body) || sbx.IsBlockedConnection(res.Code, string(res.Stderr)):
-		return Check{Verdict: OK, Detail: "the agent sandbox cannot reach GitHub's API"}, nil
+		return Check{Verdict: OK, Detail: "the agent sandbox cannot ask GitHub's API for the repository"}, nil
 	case res.Code != 0:
 		return Check{}, fmt.Errorf("curl ends with %d: %s", res.Code, oneLine(string(res.Stderr)))
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusNotFound:

@@ -63,9 +63,11 @@ type Report struct {
 	Drift []Drift `json:"drift,omitempty"`
 
 	fixes []Fix
+	left  error
 }
 
-// Err is nil unless a check is bad; it then matches [ErrRed] and names them.
+// Err is nil unless a check is bad; it then matches [ErrRed] and names them. It matches [pair.ErrLeft] if the scratch pair
+// may not be gone.
 func (r Report) Err() error {
 	var bad []string
 	for _, c := range r.Checks {
@@ -76,7 +78,11 @@ func (r Report) Err() error {
 	if bad == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrRed, strings.Join(bad, ", "))
+	err := fmt.Errorf("%w: %s", ErrRed, strings.Join(bad, ", "))
+	if r.left != nil {
+		err = fmt.Errorf("%w: %w", err, r.left)
+	}
+	return err
 }
 
 // Check returns the check with that id.
@@ -94,15 +100,14 @@ type Options struct {
 	Config  config.Config
 	Locate  sbx.LocateOptions
 	Store   *pair.Store
-	State   string                                          // sbxpair's folder of state
-	Home    string                                          // the user's; "" leaves out what is looked for there
-	Dir     string                                          // checkout whose origin names the repository where the configuration does not
-	Path    string                                          // list of folders in which other programs called sbx are looked for
-	Lookup  func(string) (string, bool)                     // reads the environment
-	Reach   func(pair.EngineRef) *sbx.Client                // client of an engine that a lease names; nil: leases of other engines are left out
-	Limit   time.Duration                                   // of one question; 0 means 30 s
-	Version string                                          // of sbxpair
-	Client  func(e sbx.Engine, o ...sbx.Option) *sbx.Client // nil means e.Client
+	State   string                           // sbxpair's folder of state
+	Home    string                           // the user's; "" leaves out what is looked for there
+	Dir     string                           // the checkout that a run would take; "" looks at none
+	Path    string                           // list of folders in which other programs called sbx are looked for
+	Lookup  func(string) (string, bool)      // reads the environment
+	Reach   func(pair.EngineRef) *sbx.Client // client of an engine that a lease names; nil: leases of other engines are left out
+	Limit   time.Duration                    // of one question; 0 means 30 s
+	Version string                           // of sbxpair
 
 	Deep     bool
 	Fresh    bool         // ask again what is remembered
@@ -118,30 +123,30 @@ func (o Options) limit() time.Duration {
 
 // Examine makes every check and goes on after a bad one. Without Deep it changes nothing.
 func Examine(ctx context.Context, o Options) Report {
-	e := &examination{Options: o, ctx: ctx}
-	e.tokens()
-	e.git()
-	e.machine()
-	e.path()
-	engine, usable := e.engine()
+	e := &examination{Options: o}
+	e.tokens(ctx)
+	e.git(ctx)
+	e.checkout(ctx)
+	e.machine(ctx)
+	e.path(ctx)
+	engine, usable := e.engine(ctx)
 	if engine.Path != "" {
-		e.about(engine, usable)
+		e.about(ctx, engine, usable)
 	}
-	e.leftovers(engine, usable)
+	e.leftovers(ctx, engine, usable)
 	if usable {
 		e.report.Engine = e.ref(engine)
 	}
 	e.report.Depth = Shallow
 	if o.Deep {
-		e.deep(engine, usable)
+		e.deep(ctx, engine, usable)
 	}
 	return e.report
 }
 
-// examination is one Examine. It holds its context because it is one call's state, passed to no one.
+// examination is one Examine.
 type examination struct {
 	Options
-	ctx    context.Context
 	report Report
 	creds  provision.Credentials
 	fit    bool // both credentials can work, by their shape
@@ -166,8 +171,8 @@ func (e *examination) fix(f Fix) string {
 
 // ask makes one check. An error means that it could not be made; it is then tried once more, and after that the answer
 // is that nobody knows: a probe without an answer says nothing about what it probes.
-func (e *examination) ask(id string, do func(context.Context) (Check, error)) Check {
-	c := attempt(e.ctx, e.limit(), id, do)
+func (e *examination) ask(ctx context.Context, id string, do func(context.Context) (Check, error)) Check {
+	c := attempt(ctx, e.limit(), id, do)
 	e.add(c)
 	return c
 }

@@ -18,14 +18,16 @@ import (
 
 // engine chooses as a run would. Where none can be used it returns the first that is at least there, so that more can be
 // said about it: path is "" if there is none at all.
-func (e *examination) engine() (engine sbx.Engine, usable bool) {
+func (e *examination) engine(ctx context.Context) (engine sbx.Engine, usable bool) {
 	var rejected []sbx.Rejected
-	e.ask("engine", func(ctx context.Context) (Check, error) {
+	e.ask(ctx, "engine", func(ctx context.Context) (Check, error) {
 		found, err := sbx.Locate(ctx, e.Locate)
 		if none, ok := errors.AsType[*sbx.NoEngineError](err); ok {
 			rejected = none.Rejected
-			if unanswered(err) {
-				return Check{}, err // it may answer the second time
+			for _, r := range rejected {
+				if unanswered(r.Err) { // it may answer the second time
+					return Check{}, fmt.Errorf("%s: %w", r.Kind, r.Err)
+				}
 			}
 			return Check{Verdict: Bad, Detail: oneLine(err.Error()), Remedy: remedies(rejected)}, nil
 		}
@@ -75,10 +77,7 @@ func remedies(rejected []sbx.Rejected) string {
 
 // client reaches the engine that is looked at. Where it was rejected, its version may not be known.
 func (e *examination) client(engine sbx.Engine, usable bool) *sbx.Client {
-	switch {
-	case usable && e.Client != nil:
-		return e.Client(engine)
-	case usable:
+	if usable {
 		return engine.Client()
 	}
 	return sbx.New(engine.Path, e.Locate.Client...)
@@ -86,23 +85,24 @@ func (e *examination) client(engine sbx.Engine, usable bool) *sbx.Client {
 
 func (e *examination) ref(engine sbx.Engine) pair.EngineRef {
 	return pair.EngineRef{Kind: engine.Kind, Path: engine.Path, Version: engine.Version.Client.String(),
-		Isolation: engine.Version.Isolation, AppName: e.Config.Engine.AppName}
+		Isolation: engine.Version.Isolation, AppName: e.Config.Engine.AppName, PolicyUnset: engine.PolicyUnset}
 }
 
 // about asks everything about one engine that can be asked without making a sandbox.
-func (e *examination) about(engine sbx.Engine, usable bool) {
+func (e *examination) about(ctx context.Context, engine sbx.Engine, usable bool) {
 	client := e.client(engine, usable)
-	e.version(client)
-	state := e.daemon(client, engine)
-	store := e.login(client, engine)
-	e.keyring(client, engine, store)
-	e.policy(client, engine)
-	e.globals(client)
-	e.sshAgent(client, engine, state)
+	e.version(ctx, client)
+	state := e.daemon(ctx, client)
+	e.proxy(ctx, engine, state)
+	store := e.login(ctx, client, engine)
+	e.keyring(ctx, client, engine, store)
+	e.policy(ctx, client, engine)
+	e.globals(ctx, client)
+	e.sshAgent(ctx, client, engine, state)
 }
 
-func (e *examination) version(client *sbx.Client) {
-	e.ask("engine.version", func(ctx context.Context) (Check, error) {
+func (e *examination) version(ctx context.Context, client *sbx.Client) {
+	e.ask(ctx, "engine.version", func(ctx context.Context) (Check, error) {
 		v, err := client.Version(ctx)
 		if err != nil {
 			return Check{}, err
@@ -127,9 +127,9 @@ func (e *examination) version(client *sbx.Client) {
 	})
 }
 
-func (e *examination) daemon(client *sbx.Client, engine sbx.Engine) sbx.DaemonState {
+func (e *examination) daemon(ctx context.Context, client *sbx.Client) sbx.DaemonState {
 	var state sbx.DaemonState
-	e.ask("engine.daemon", func(ctx context.Context) (Check, error) {
+	e.ask(ctx, "engine.daemon", func(ctx context.Context) (Check, error) {
 		var err error
 		state, err = client.DaemonStatus(ctx)
 		switch {
@@ -145,13 +145,39 @@ func (e *examination) daemon(client *sbx.Client, engine sbx.Engine) sbx.DaemonSt
 	return state
 }
 
+// proxyVariable names the way out for the daemon and all sandboxes, and is read by whoever starts the daemon.
+const proxyVariable = "DOCKER_SANDBOXES_PROXY"
+
+// proxy compares the upstream proxy of this shell with the daemon's: set for the client alone, traffic goes around it
+// (gh-aw-firewall#6101).
+func (e *examination) proxy(ctx context.Context, engine sbx.Engine, state sbx.DaemonState) {
+	asked, set := e.Lookup(proxyVariable)
+	if engine.Kind == sbx.EngineLocal || !set || asked == "" {
+		return
+	}
+	e.ask(ctx, "engine.proxy", func(context.Context) (Check, error) {
+		const remedy = "when nothing runs in it, in this shell: sbx daemon restart"
+		if !state.Running {
+			return Check{Verdict: OK, Detail: "the daemon will be started with this shell's " + proxyVariable}, nil
+		}
+		pid, held, known := holder(state.Socket, proxyVariable)
+		switch {
+		case !known:
+			return Check{}, fmt.Errorf("%s is set here; the environment of the daemon cannot be read: %w", proxyVariable, errUnsure)
+		case held != asked:
+			return Check{Verdict: Bad, Remedy: remedy, Detail: fmt.Sprintf("%s is set here and the daemon (process %d) was started without it, or with another: sandboxes go around the proxy", proxyVariable, pid)}, nil
+		}
+		return Check{Verdict: OK, Detail: fmt.Sprintf("the daemon (process %d) was started with this shell's %s", pid, proxyVariable)}, nil
+	})
+}
+
 // login asks for something that needs the login, and returns the key store's failure, if that is what stands in the way.
-func (e *examination) login(client *sbx.Client, engine sbx.Engine) (store error) {
+func (e *examination) login(ctx context.Context, client *sbx.Client, engine sbx.Engine) (store error) {
 	if engine.Kind == sbx.EngineLocal {
 		e.add(Check{ID: "engine.login", Verdict: OK, Detail: "not needed"})
 		return nil
 	}
-	e.ask("engine.login", func(ctx context.Context) (Check, error) {
+	e.ask(ctx, "engine.login", func(ctx context.Context) (Check, error) {
 		err := client.CheckSignedIn(ctx)
 		switch {
 		case err == nil:
@@ -168,12 +194,12 @@ func (e *examination) login(client *sbx.Client, engine sbx.Engine) (store error)
 
 // keyring makes one finding of what an engine says in three ways: login, secrets and start all fail without a key store,
 // each in other words (sbx-releases#186).
-func (e *examination) keyring(client *sbx.Client, engine sbx.Engine, store error) {
+func (e *examination) keyring(ctx context.Context, client *sbx.Client, engine sbx.Engine, store error) {
 	if engine.Kind == sbx.EngineLocal {
 		e.add(Check{ID: "engine.keyring", Verdict: OK, Detail: "sbx-local keeps secrets in files of its state folder that only you can read, while a pair lives"})
 		return
 	}
-	e.ask("engine.keyring", func(ctx context.Context) (Check, error) {
+	e.ask(ctx, "engine.keyring", func(ctx context.Context) (Check, error) {
 		if store == nil {
 			// The listing is asked directly: it is the cheapest verb that opens the store.
 			if _, err := client.SecretList(ctx); errors.Is(err, sbx.ErrKeyring) {
@@ -205,9 +231,9 @@ func holdsFiles(dir string) bool {
 	return found
 }
 
-func (e *examination) policy(client *sbx.Client, engine sbx.Engine) {
+func (e *examination) policy(ctx context.Context, client *sbx.Client, engine sbx.Engine) {
 	initialised := true
-	e.ask("policy.preset", func(ctx context.Context) (Check, error) {
+	e.ask(ctx, "policy.preset", func(ctx context.Context) (Check, error) {
 		rules, err := client.PolicyList(ctx, "")
 		switch {
 		case errors.Is(err, sbx.ErrPolicyUninitialised) && engine.Kind == sbx.EngineLocal:
@@ -227,7 +253,7 @@ func (e *examination) policy(client *sbx.Client, engine sbx.Engine) {
 	if !initialised {
 		return
 	}
-	e.ask("policy.github", func(ctx context.Context) (Check, error) {
+	e.ask(ctx, "policy.github", func(ctx context.Context) (Check, error) {
 		host := e.Config.GitHub.Host
 		verdict, err := client.PolicyCheck(ctx, "", host+":443")
 		switch {
@@ -279,8 +305,8 @@ func preset(rules []sbx.Rule) Check {
 	return c
 }
 
-func (e *examination) globals(client *sbx.Client) {
-	e.ask("secrets.global", func(ctx context.Context) (Check, error) {
+func (e *examination) globals(ctx context.Context, client *sbx.Client) {
+	e.ask(ctx, "secrets.global", func(ctx context.Context) (Check, error) {
 		list, err := client.SecretList(ctx)
 		if err != nil {
 			return Check{}, err
@@ -307,14 +333,14 @@ func (e *examination) globals(client *sbx.Client) {
 
 // sshAgent asks the setting, and then the daemon's own environment: the daemon forwards what it was started with, so that
 // taking the variable away from the client changes nothing (sbx-releases#305).
-func (e *examination) sshAgent(client *sbx.Client, engine sbx.Engine, state sbx.DaemonState) {
+func (e *examination) sshAgent(ctx context.Context, client *sbx.Client, engine sbx.Engine, state sbx.DaemonState) {
 	const id = "ssh.agent"
 	if engine.Kind == sbx.EngineLocal {
 		e.add(Check{ID: id, Verdict: OK, Detail: "the local engine forwards none"})
 		return
 	}
 	const remedy = "sbx settings set ssh.agentForwardingEnabled false && env -u SSH_AUTH_SOCK sbx daemon restart (it stops every sandbox)"
-	e.ask(id, func(ctx context.Context) (Check, error) {
+	e.ask(ctx, id, func(ctx context.Context) (Check, error) {
 		s, err := client.Setting(ctx, "ssh.agentForwardingEnabled")
 		if err != nil {
 			return Check{}, err
@@ -335,7 +361,7 @@ func (e *examination) sshAgent(client *sbx.Client, engine sbx.Engine, state sbx.
 
 // leftovers looks for what outlived its run: on the engine that would be taken, on those that open leases name, and in our
 // own state.
-func (e *examination) leftovers(engine sbx.Engine, usable bool) {
+func (e *examination) leftovers(ctx context.Context, engine sbx.Engine, usable bool) {
 	type reach struct {
 		ref    pair.EngineRef
 		client *sbx.Client
@@ -351,7 +377,7 @@ func (e *examination) leftovers(engine sbx.Engine, usable bool) {
 			engines = append(engines, reach{l.Engine, e.Reach(l.Engine)})
 		}
 	}
-	e.ask("leftovers.pairs", func(ctx context.Context) (Check, error) {
+	e.ask(ctx, "leftovers.pairs", func(ctx context.Context) (Check, error) {
 		var runs []string
 		errs := []error{leaseErr}
 		for _, r := range engines {
@@ -386,7 +412,7 @@ func (e *examination) leftovers(engine sbx.Engine, usable bool) {
 		}
 		return Check{Verdict: OK, Detail: "none"}, nil
 	})
-	e.ask("leftovers.secrets", func(ctx context.Context) (Check, error) {
+	e.ask(ctx, "leftovers.secrets", func(ctx context.Context) (Check, error) {
 		var names []string
 		var fixes []func(context.Context) error
 		for _, r := range engines {
@@ -416,7 +442,7 @@ func (e *examination) leftovers(engine sbx.Engine, usable bool) {
 		}})
 		return Check{Verdict: Warn, Detail: "the engine still has secrets for sandboxes of runs that are over: " + strings.Join(names, ", "), Remedy: "sbxpair doctor --fix", Fix: fix}, nil
 	})
-	e.ask("leftovers.files", func(context.Context) (Check, error) {
+	e.ask(ctx, "leftovers.files", func(context.Context) (Check, error) {
 		if leaseErr != nil {
 			return Check{}, leaseErr
 		}
@@ -433,7 +459,9 @@ func (e *examination) leftovers(engine sbx.Engine, usable bool) {
 		fix := e.fix(Fix{ID: "leftovers.files", What: "remove " + strings.Join(files, ", "), do: func(context.Context, Options) error {
 			var errs []error
 			for _, file := range files {
-				errs = append(errs, os.Remove(file))
+				if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) { // prune may have taken it with the rest
+					errs = append(errs, err)
+				}
 			}
 			return errors.Join(errs...)
 		}})

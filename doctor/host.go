@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/workspace"
 )
 
 // What a pair needs, in bytes, where the configuration does not say.
@@ -27,8 +28,8 @@ const (
 // errUnsure is a question that this system has no answer to.
 var errUnsure = errors.New("this system does not tell")
 
-func (e *examination) git() {
-	e.ask("host.git", func(ctx context.Context) (Check, error) {
+func (e *examination) git(ctx context.Context) {
+	e.ask(ctx, "host.git", func(ctx context.Context) (Check, error) {
 		path, err := exec.LookPath("git")
 		if err != nil {
 			return Check{Verdict: Bad, Detail: "git is not installed", Remedy: "install git 2.32 or newer"}, nil
@@ -50,8 +51,36 @@ func (e *examination) git() {
 	})
 }
 
-func (e *examination) machine() {
-	e.ask("host.disk", func(context.Context) (Check, error) {
+// source is the checkout as a run takes it.
+func (e *examination) source(allowDirty bool) workspace.Source {
+	return workspace.Source{Dir: e.Dir, Mode: workspace.ModeClone, Branch: "sbxpair/doctor", Home: e.Home, AllowDirty: allowDirty}
+}
+
+func (e *examination) checkout(ctx context.Context) {
+	if e.Dir == "" {
+		return
+	}
+	e.ask(ctx, "checkout", func(ctx context.Context) (Check, error) {
+		look, err := workspace.Inspect(ctx, e.source(false))
+		refused, is := errors.AsType[*workspace.Error](err)
+		switch {
+		case err == nil && look.BaseBranch == "":
+			return Check{Verdict: Warn, Detail: look.Top + ": HEAD is on no branch", Remedy: "git switch BRANCH, or say where the pull request goes: --base BRANCH"}, nil
+		case err == nil:
+			return Check{Verdict: OK, Detail: fmt.Sprintf("%s, branch %s", look.Top, look.BaseBranch)}, nil
+		case errors.Is(err, workspace.ErrNotRepository), errors.Is(err, workspace.ErrForbiddenDir):
+			return Check{Verdict: OK, Detail: "this folder is no checkout; name the one that a run is for with --dir"}, nil
+		case errors.Is(err, workspace.ErrDirty):
+			return Check{Verdict: Warn, Detail: oneLine(err.Error()), Remedy: refused.Remedy}, nil
+		case is && !errors.Is(err, workspace.ErrNoGit):
+			return Check{Verdict: Bad, Detail: oneLine(err.Error()), Remedy: refused.Remedy}, nil
+		}
+		return Check{}, err
+	})
+}
+
+func (e *examination) machine(ctx context.Context) {
+	e.ask(ctx, "host.disk", func(context.Context) (Check, error) {
 		dir := existing(e.State)
 		free, err := freeDisk(dir)
 		if err != nil {
@@ -66,7 +95,7 @@ func (e *examination) machine() {
 		}
 		return c, nil
 	})
-	e.ask("host.memory", func(context.Context) (Check, error) {
+	e.ask(ctx, "host.memory", func(context.Context) (Check, error) {
 		free, err := freeMemory()
 		if err != nil {
 			return Check{}, err
@@ -107,8 +136,8 @@ func size(n uint64) string {
 }
 
 // path looks at every program called sbx, since the name is not Docker's alone.
-func (e *examination) path() {
-	e.ask("engine.path", func(ctx context.Context) (Check, error) {
+func (e *examination) path(ctx context.Context) {
+	e.ask(ctx, "engine.path", func(ctx context.Context) (Check, error) {
 		var docker, foreign []string
 		for _, file := range programs(e.Path) {
 			v, err := sbx.New(file, e.Locate.Client...).Version(ctx)

@@ -39,9 +39,9 @@ type Drift struct {
 
 // settings is a digest of everything beside the engine's version that a deep verdict depends on, the tokens included: a
 // digest tells nothing about values that are random.
-func (e *examination) settings() string {
+func (e *examination) settings(repo string) string {
 	c := e.Config
-	text, err := json.Marshal([]any{c.Engine.AppName, c.Sandbox, c.Agent, c.GitHub, c.Network, c.Local, e.repo()})
+	text, err := json.Marshal([]any{c.Engine.AppName, c.Sandbox, c.Agent, c.GitHub, c.Network, c.Local, repo})
 	if err != nil {
 		return "" // configuration is plain data
 	}

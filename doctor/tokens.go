@@ -14,9 +14,9 @@ import (
 const tokensRemedy = "sbxpair config show; docs/how-to/tokens.md"
 
 // tokens looks at both credentials by themselves, so that one finding does not hide the other.
-func (e *examination) tokens() {
-	agentOK := e.token("token.agent", e.Config.Agent.Token, "the agent's token", false, &e.creds.Agent)
-	githubOK := e.token("token.github", e.Config.GitHub.Token, "the GitHub token", true, &e.creds.GitHub)
+func (e *examination) tokens(ctx context.Context) {
+	agentOK := e.token(ctx, "token.agent", e.Config.Agent.Token, "the agent's token", false, &e.creds.Agent)
+	githubOK := e.token(ctx, "token.github", e.Config.GitHub.Token, "the GitHub token", true, &e.creds.GitHub)
 	e.fit = agentOK && githubOK
 	switch {
 	case e.creds.Agent.IsZero() || e.creds.GitHub.IsZero():
@@ -30,9 +30,9 @@ func (e *examination) tokens() {
 	}
 }
 
-func (e *examination) token(id string, source secrets.Source, what string, allowClassic bool, into *secrets.Value) bool {
+func (e *examination) token(ctx context.Context, id string, source secrets.Source, what string, allowClassic bool, into *secrets.Value) bool {
 	usable := false
-	e.ask(id, func(ctx context.Context) (Check, error) {
+	e.ask(ctx, id, func(ctx context.Context) (Check, error) {
 		value, err := source.Resolve(ctx, e.Lookup)
 		if err == nil {
 			err = secrets.CheckToken(value, what+" ("+source.String()+")", allowClassic)

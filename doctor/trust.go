@@ -107,7 +107,7 @@ func (p trustProbe) judge(absent bool, code int, stdout, stderr string) (Check, 
 	case p.name == "node" && strings.HasPrefix(text, "answered by hand"):
 		return Check{Verdict: Warn, Remedy: "node 24, or 22.21, with NODE_USE_ENV_PROXY=1; agent CLIs that bring their own proxy support do not need it",
 			Detail: "trusted, but node's fetch goes around the proxy, where nothing answers (" + strings.TrimPrefix(text, "answered by hand; fetch: ") + ")"}, nil
-	case strings.HasPrefix(text, "answered"):
+	case code == 0 && strings.HasPrefix(text, "answered"):
 		return Check{Verdict: OK, Detail: "trusted (" + text + ")"}, nil
 	case p.name == "git" && (code == 0 || gitAnswered(text)):
 		return Check{Verdict: OK, Detail: "trusted"}, nil

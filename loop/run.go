@@ -428,16 +428,14 @@ func (r *run) provision(ctx context.Context) (string, error) {
 
 // makePlan computes the pair's plan for a workspace in dir.
 func (r *run) makePlan(ctx context.Context, dir string) error {
-	cfg := r.req.Config
-	in := planInput(cfg, r.engineRef, r.id, r.repo, r.adapter.Credential.Env, r.adapter.Credential.Hosts, sbx.Workspace{Path: dir})
 	version, err := r.engine.Version(ctx)
 	if err != nil {
 		return err
 	}
-	in.Paths = cfg.Network.Rules == "paths" || cfg.Network.Rules == "auto" && version.Has(sbx.FeatureHTTPRules)
-	if !version.Has(sbx.FeatureMountless) {
-		in.Empty = filepath.Join(r.req.Store.Dir(r.id), "empty")
-	}
+	in := provision.Input{
+		Run: r.id, Engine: r.engineRef, Repo: r.repo, AgentEnv: r.adapter.Credential.Env, BoundHosts: r.adapter.Credential.Hosts,
+		Workspace: sbx.Workspace{Path: dir}, Empty: filepath.Join(r.req.Store.Dir(r.id), "empty"),
+	}.WithConfig(r.req.Config, version)
 	r.plan, err = provision.New(in)
 	return err
 }

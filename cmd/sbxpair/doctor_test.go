@@ -136,8 +136,8 @@ func TestDoctorInterrupted(t *testing.T) {
 			cmd.Process.Signal(tt.signal)
 			<-ended
 			if tt.signal == syscall.SIGKILL {
-				sbxpair(t, s, "doctor").want(t, 0, "warn", "leftovers.pairs", "sbxpair prune")
-				sbxpair(t, s, "doctor", "--fix", "--force").want(t, 0, "fixed leftovers.pairs")
+				sbxpair(t, s, "doctor", "-C", s.Work).want(t, 0, "warn", "leftovers.pairs", "sbxpair prune")
+				sbxpair(t, s, "doctor", "-C", s.Work, "--fix", "--force").want(t, 0, "fixed leftovers.pairs")
 				return
 			}
 			if want, code := 128+int(tt.signal), cmd.ProcessState.ExitCode(); code != want {

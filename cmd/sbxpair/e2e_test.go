@@ -331,7 +331,7 @@ func TestStepByStep(t *testing.T) {
 	sbxpair(t, s, "github", "issue", "create", "--title", "An issue", "--body", "With text").want(t, 0, "/issues/1")
 	sbxpair(t, s, "github", "comment", "--number", "1", "--body", "A comment").want(t, 0, "#issuecomment")
 	sbxpair(t, s, "github", "comment", "--number", "99", "--body", "x").want(t, 1, "404 Not Found")
-	sbxpair(t, s, "doctor").want(t, 0, "ok", "engine")
+	sbxpair(t, s, "doctor", "-C", s.Work).want(t, 0, "ok", "engine")
 	sbxpair(t, s, "prune", "--force").want(t, 0, "nothing to prune") // it was left in place on purpose
 	sbxpair(t, s, "down", run).want(t, 0, "removed "+run)
 	sbxpair(t, s, "down", run).want(t, 2, "closed")

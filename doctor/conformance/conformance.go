@@ -45,7 +45,7 @@ type Result struct {
 
 // Report is the whole table.
 type Report struct {
-	Engine    string        `json:"engine"` // name and version
+	Engine    string        `json:"engine_version"` // name and version, such as "sbx 0.47.0"
 	Isolation string        `json:"isolation,omitempty"`
 	Results   []Result      `json:"results"`
 	Took      time.Duration `json:"took_ns"`

@@ -20,6 +20,7 @@ func Differences(engine string) []Difference {
 		return nil
 	}
 	return []Difference{
+		{ID: "create.clone", Why: "there are no clones inside: sbxpair makes its own copy of the checkout, and mounts that"},
 		{ID: "user.id", Why: "the user agent is user 0 of the sandbox's own kernel, so that files in the workspace belong to whoever runs sbx-local; user 0 there has no rights on this machine"},
 		{ID: "env.placeholders", Why: "a placeholder is preset where a secret is stored for the sandbox, and nowhere else: one that nothing stands behind makes programs try a login that cannot work"},
 		{ID: "system.os", Why: "programs are this machine's own, from its /usr, read-only: there is no image", Sometimes: true},

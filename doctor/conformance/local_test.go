@@ -3,21 +3,26 @@
 package conformance_test
 
 import (
+	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/sbxpair/sbxpair/doctor/conformance"
-	"github.com/sbxpair/sbxpair/engine/enginetest"
 	"github.com/sbxpair/sbxpair/sbx"
 )
 
 // TestLocal compares sbx-local with sbx. What differs has to be explained, and what is explained has to differ still.
 func TestLocal(t *testing.T) {
-	binary, err := filepath.Abs(filepath.Join("..", "..", "bin", "sbx-local"))
-	if err != nil {
-		t.Fatal(err)
+	binary := os.Getenv("SBX_LOCAL_TEST_BINARY") // as the engine's own tests take it
+	if binary == "" {
+		var err error
+		if binary, err = filepath.Abs(filepath.Join("..", "..", "bin", "sbx-local")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := os.Stat(binary); err != nil {
 		if os.Getenv("CI") == "true" {
@@ -25,9 +30,10 @@ func TestLocal(t *testing.T) {
 		}
 		t.Skipf("%v: make build makes it", err)
 	}
-	state := enginetest.State(t, binary)
-	env := append(sbx.Environ(os.Environ()), enginetest.Env(state))
-	r := report(t, conformance.Options{Runner: sbx.Exec{Path: binary, Env: env}, Alone: true})
+	state := filepath.Join(t.TempDir(), "state")
+	engine := sbx.Exec{Path: binary, Env: append(sbx.Environ(os.Environ()), "SBX_LOCAL_STATE="+state)}
+	t.Cleanup(func() { clean(t, engine, state) })
+	r := report(t, conformance.Options{Runner: engine, Alone: true})
 	if err := r.Err(); err != nil {
 		t.Error(err)
 	}
@@ -42,4 +48,34 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%s is %s: %s", res.ID, res.Verdict, res.Reason)
 		}
 	}
+}
+
+// clean takes the state down; a process that stays behind fails the test.
+func clean(t *testing.T, engine sbx.Exec, state string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	for _, args := range [][]string{{"rm", "--force", "--all"}, {"daemon", "stop"}} {
+		if res, err := engine.Run(ctx, sbx.Cmd{Args: args}); err != nil || res.Code != 0 {
+			t.Logf("clean up: %v: %v %s", args, err, res.Stderr) // the daemon ends by itself, too
+		}
+	}
+	for len(processes(state)) > 0 {
+		select {
+		case <-ctx.Done():
+			t.Errorf("left running: %q", processes(state))
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// processes lists the command lines that name the folder.
+func processes(dir string) (found []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte(dir)) {
+			found = append(found, string(bytes.ReplaceAll(text, []byte{0}, []byte{' '})))
+		}
+	}
+	return found
 }

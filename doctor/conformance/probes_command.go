@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 
@@ -98,6 +99,30 @@ func commandProbes() []probe {
 			text := strings.TrimSpace(string(res.Stdout))
 			return all(that(res.Code == 0, "exit code %d", res.Code), that(text == "true" || text == "false", "%.60q", text)), nil
 		}},
+		{"settings.list.json", "settings list --json: key, value, type, source, default, requires_restart", 0, func(ctx context.Context, s *session) (string, error) {
+			res, err := s.call(ctx, "settings", "list", "--json")
+			if err != nil {
+				return "", err
+			}
+			list, err := sbx.ParseSettings(res.Stdout)
+			if err != nil {
+				return err.Error(), nil
+			}
+			for _, setting := range list {
+				if setting.Key == "ssh.agentForwardingEnabled" {
+					return that(setting.Type == "bool" && setting.Source != "", "%+v", setting), nil
+				}
+			}
+			return "ssh.agentForwardingEnabled is not among them", nil
+		}},
+		{"template.ls.json", "template ls --json: images, a list", 0, func(ctx context.Context, s *session) (string, error) {
+			res, err := s.call(ctx, "template", "ls", "--json")
+			if err != nil {
+				return "", err
+			}
+			var d struct{ Images *[]any }
+			return all(that(res.Code == 0, "exit code %d: %.100q", res.Code, res.Stderr), document(res, &d), that(d.Images != nil, "no images")), nil
+		}},
 	}
 }
 
@@ -161,6 +186,23 @@ func createProbes() []probe {
 			}
 			return wanted(res, 1, anything, "primary workspace must be read/write"), nil
 		}},
+		{"create.missing", "a workspace that is not there, without a terminal: exit 1, nothing is made", 0, func(ctx context.Context, s *session) (string, error) {
+			missing := s.Dir + "-missing"
+			res, err := s.call(ctx, "create", "shell", "--name", s.First, missing)
+			if err != nil {
+				return "", err
+			}
+			_, statErr := os.Stat(missing)
+			_, getErr := s.client.Get(ctx, s.First)
+			return all(that(res.Code == 1, "exit code %d", res.Code), that(statErr != nil, "the folder was made"), that(getErr != nil, "the sandbox was made")), nil
+		}},
+		{"create.clone", "--clone outside a repository: exit 1, --clone requires a Git repository", 0, func(ctx context.Context, s *session) (string, error) {
+			res, err := s.call(ctx, "create", "shell", "--clone", "--name", s.First, s.Dir)
+			if err != nil {
+				return "", err
+			}
+			return wanted(res, 1, anything, "--clone requires a Git repository, but"), nil
+		}},
 		{"create", "create shell --name N PATH: exit 0, ✓ Created sandbox N on standard output", 0, func(ctx context.Context, s *session) (string, error) {
 			args := append([]string{"create", "shell", "--name", s.First}, s.names.flags()...)
 			res, err := s.call(ctx, append(args, s.Dir)...)
@@ -171,12 +213,23 @@ func createProbes() []probe {
 			return wanted(res, 0, "✓ Created sandbox "+s.First, anything), nil
 		}},
 		{"create.mountless", "create without a path: a sandbox without workspace", box, func(ctx context.Context, s *session) (string, error) {
-			args := append([]string{"create", "shell", "--name", s.Second}, s.names.flags()...)
+			args := append([]string{"create", "shell", "--name", s.Second, "-e", "SBXPAIR_MADE=with it", "--deny-network", "**." + hostDeny, "--cpus", "1", "-m", "1g"}, s.names.flags()...)
 			res, err := s.call(ctx, args...)
 			if err != nil {
 				return "", err
 			}
 			return wanted(res, 0, "✓ Created sandbox "+s.Second, anything), nil
+		}},
+		{"create.env", "create -e NAME=value: every process has it (0.39)", inside, exactly("with it\n", func(s *session) []string { return []string{s.Second, "printenv", "SBXPAIR_MADE"} })},
+		{"create.deny", "create --deny-network HOST: denied from the first moment on, by a rule (0.38)", box, func(ctx context.Context, s *session) (string, error) {
+			res, err := s.call(ctx, "policy", "check", "network", "--sandbox", s.Second, "--json", "a."+hostDeny)
+			if err != nil {
+				return "", err
+			}
+			var v struct {
+				DenyKind string `json:"deny_kind"`
+			}
+			return all(that(res.Code == 1, "exit code %d", res.Code), document(res, &v), that(v.DenyKind == "explicit", "deny_kind %q", v.DenyKind)), nil
 		}},
 		{"create.conflict", "create with a name that is taken: exit 1, 409 Conflict, sandbox already exists with this name", box, func(ctx context.Context, s *session) (string, error) {
 			res, err := s.call(ctx, "create", "shell", "--name", s.First, s.Dir)

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -250,6 +251,39 @@ func secretProbes() []probe {
 
 func lifeProbes() []probe {
 	return []probe{
+		{"ports", "ports NAME --publish PORT, --json, --unpublish: a loopback port of this machine, a list of host_ip, host_port, sandbox_port, protocol", box, func(ctx context.Context, s *session) (string, error) {
+			res, err := s.call(ctx, "ports", s.First, "--publish", "8080")
+			if err != nil {
+				return "", err
+			}
+			if res.Code != 0 {
+				return "exit code not 0: " + string(res.Stderr), nil
+			}
+			if res, err = s.call(ctx, "ports", s.First, "--json"); err != nil {
+				return "", err
+			}
+			ports, err := sbx.ParsePorts(res.Stdout)
+			if err != nil || len(ports) == 0 {
+				return fmt.Sprintf("listed as %.160q (%v)", res.Stdout, err), nil
+			}
+			p := ports[0]
+			undo, err := s.call(ctx, "ports", s.First, "--unpublish", fmt.Sprintf("%d:%d", p.HostPort, p.SandboxPort))
+			if err != nil {
+				return "", err
+			}
+			return all(that(p.HostIP == "127.0.0.1" && p.SandboxPort == 8080 && p.HostPort > 0, "%+v", p), that(undo.Code == 0, "--unpublish: %.100q", undo.Stderr)), nil
+		}},
+		{"run.detached", "run -d --name N of one that is there: exit 0, its id on standard output, and it stays", box, func(ctx context.Context, s *session) (string, error) {
+			res, err := s.call(ctx, "run", "-d", "--name", s.Second)
+			if err != nil {
+				return "", err
+			}
+			b, err := s.client.Get(ctx, s.Second)
+			if err != nil {
+				return "", err
+			}
+			return all(that(res.Code == 0, "exit code %d: %.120q", res.Code, res.Stderr), holds("standard output", res.Stdout, b.ID), that(b.Status == sbx.StatusRunning, "it is %s", b.Status)), nil
+		}},
 		{"stop", "stop: exit 0, Sandbox 'N' stopped; state preserved. Restart with: sbx run --name N", box, func(ctx context.Context, s *session) (string, error) {
 			if !s.ShapeOnly {
 				if _, err := s.exec(ctx, "sh", "-c", "echo kept >/home/agent/sbxpair-note; nohup sleep 3000 >/dev/null 2>&1 &"); err != nil {
@@ -268,6 +302,25 @@ func lifeProbes() []probe {
 				return "", err
 			}
 			return that(b.Status == sbx.StatusStopped, "it is %s", b.Status), nil
+		}},
+		{"prune.dry", "prune --dry-run --json: would_remove has it, and nothing is removed", box, func(ctx context.Context, s *session) (string, error) {
+			res, err := s.call(ctx, "prune", "--dry-run", "--json")
+			if err != nil {
+				return "", err
+			}
+			var d struct {
+				Would   []struct{ Name string } `json:"would_remove"`
+				Skipped *[]any                  `json:"skipped_unknown_stop"`
+			}
+			if bad := all(that(res.Code == 0, "exit code %d", res.Code), document(res, &d)); bad != "" {
+				return bad, nil
+			}
+			listed := false
+			for _, w := range d.Would {
+				listed = listed || w.Name == s.First
+			}
+			_, getErr := s.client.Get(ctx, s.First)
+			return all(that(listed, "%.160q", res.Stdout), that(getErr == nil, "it is gone")), nil
 		}},
 		{"stop.twice", "stop of a stopped one: exit 0", box, func(ctx context.Context, s *session) (string, error) {
 			res, err := s.call(ctx, "stop", s.First)

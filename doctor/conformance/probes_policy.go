@@ -293,6 +293,24 @@ func networkProbes() []probe {
 			}
 			return holds("the certificate", res.Stdout, "sbxpair conformance"), nil
 		}},
+		{"allow.path", "a rule for method and path: other paths and methods of the host are blocked (0.45)", upstream, func(ctx context.Context, s *session) (string, error) {
+			res, err := s.call(ctx, "policy", "allow", "network", "--sandbox", s.First, "--method", "GET", "--path", "/open/**", namePath)
+			if err != nil {
+				return "", err
+			}
+			if res.Code != 0 {
+				return "policy allow: " + string(res.Stderr), nil
+			}
+			var got []string
+			for _, ask := range [][]string{{"https://" + namePath + "/open/x"}, {"https://" + namePath + "/closed"}, {"https://" + namePath + "/open/x", "-X", "POST"}, {"https://" + namePath + "/open/../closed", "--path-as-is"}} {
+				status, _, err := s.fetch(ctx, s.First, ask[0], ask[1:]...)
+				if err != nil {
+					return "", err
+				}
+				got = append(got, status)
+			}
+			return that(strings.Join(got, " ") == "200 403 403 403", "GET /open/x, GET /closed, POST /open/x, GET /open/../closed: %s", strings.Join(got, " ")), nil
+		}},
 		{"policy.log", "policy log --json: blocked_hosts and allowed_hosts with host:port, vm_name, proxy_type, rule, last_seen, since, count_since", inside, func(ctx context.Context, s *session) (string, error) {
 			res, err := s.call(ctx, "policy", "log", s.First, "--json")
 			if err != nil {

@@ -20,13 +20,16 @@ import (
 	"time"
 )
 
-// Names that lead to the upstream server. The first is bound to nothing, the second to custom secrets, the third is one
-// of the built-in github service's.
+// Names that lead to the upstream server: one that is bound to nothing, one that custom secrets are bound to, one of the
+// built-in github service's, and one with rules for paths.
 const (
 	nameOpen   = "open.sbxpair.example"
 	nameCustom = "custom.sbxpair.example"
 	nameGitHub = "api.github.com"
+	namePath   = "path.sbxpair.example"
 )
+
+func names() []string { return []string{nameOpen, nameCustom, nameGitHub, namePath} }
 
 // recorder answers every request and keeps the last one.
 type recorder struct {
@@ -105,7 +108,7 @@ func startUpstream(caFile string) (*upstreamServer, error) {
 		return nil, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "sbxpair conformance"}, DNSNames: []string{nameOpen, nameCustom, nameGitHub},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "sbxpair conformance"}, DNSNames: names(),
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
@@ -126,7 +129,7 @@ func (s *upstreamServer) flags() []string {
 		return nil
 	}
 	var list []string
-	for _, name := range []string{nameOpen, nameCustom, nameGitHub} {
+	for _, name := range names() {
 		list = append(list, "--resolve", name+"="+s.addr)
 	}
 	return append(list, "--upstream-ca", s.caFile)
