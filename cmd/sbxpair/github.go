@@ -140,6 +140,11 @@ func (v verb[T]) command(a *app) *cobra.Command {
 	if v.flags != nil {
 		v.flags(flags)
 	}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if c, ok := f.Value.(*choice); ok {
+			completeFlag(cmd, f.Name, c.words...)
+		}
+	})
 	return cmd
 }
 
@@ -163,13 +168,15 @@ func numberOf(s string) (int, error) {
 	return n, nil
 }
 
-// choice is a flag that takes one of a few words. The first is the default.
+// choice is a flag that takes one of a few words.
 type choice struct {
 	value string
 	words []string
 }
 
-func choose(words ...string) *choice { return &choice{words[0], words} }
+// choose has the first word as its default, chooseOrNot has none.
+func choose(words ...string) *choice      { return &choice{words[0], words} }
+func chooseOrNot(words ...string) *choice { return &choice{"", words} }
 
 func (c *choice) String() string { return c.value }
 func (c *choice) Type() string   { return "word" }
@@ -193,7 +200,7 @@ func newCommentCmd(a *app) *cobra.Command {
 			made, err := x.Comment(ctx, x.repo, number, github.NewComment{Body: x.body})
 			return made, numbered(err, "", x.repo, number)
 		},
-		show: func(w io.Writer, made github.Comment) { fmt.Fprintln(w, made.URL) },
+		show: func(w io.Writer, made github.Comment) { fmt.Fprintln(w, plain(made.URL)) },
 	}.command(a)
 }
 
@@ -204,7 +211,7 @@ func newNumberedCommentCmd(a *app, kind string) *cobra.Command {
 		do: func(ctx context.Context, x act) (github.Comment, error) {
 			return x.Comment(ctx, x.repo, x.number, github.NewComment{Body: x.body})
 		},
-		show: func(w io.Writer, made github.Comment) { fmt.Fprintln(w, made.URL) },
+		show: func(w io.Writer, made github.Comment) { fmt.Fprintln(w, plain(made.URL)) },
 	}.command(a)
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sbxpair/sbxpair/fixtures/demo/repo"
 	"github.com/sbxpair/sbxpair/fixtures/demo/stage"
 	"github.com/sbxpair/sbxpair/fixtures/github/hub"
 	"github.com/sbxpair/sbxpair/github"
@@ -89,6 +90,9 @@ func TestGitHubVerbs(t *testing.T) {
 	call(0, "pr", "review", "2", "--body", "Fine so far")("reviewed #2: comment")
 	call(6, "status", "set", head, "--context", "ci")("statuses=write") // the stage's token may not
 	call(6, "check", "set", head, "--name", "ci", "--title", "Red", "--conclusion", "failure")("statuses=write")
+	s.Hub.AddToken(s.Tokens[1], hub.Token{Login: repo.Owner}) // now it may
+	call(0, "status", "set", head, "--context", "ci", "--state", "pending", "--description", "still at it")("status: ci pending")
+	call(0, "check", "set", head, "--name", "ci", "--title", "Red", "--conclusion", "failure", "--body", "*why*")("status: ci failure") // no app: no check run
 	var line github.LineComment
 	decode(t, call(0, "pr", "line-comment", "2", "--path", "new.txt", "--line", "1", "--body", "Why?", "--json")(), &line)
 	call(0, "pr", "reply", "2", "--to", fmt.Sprint(line.ID), "--body", "Because")("/pull/2")

@@ -106,7 +106,7 @@ func newIssueUpdateCmd(a *app) *cobra.Command {
 		use: "update N", short: "Change the title, the text or the state of an issue", numbered: true, text: true,
 		flags: func(f *pflag.FlagSet) {
 			f.String("title", "", "new title")
-			f.Var(choose("open", "closed"), "state", "open to open it again, closed to close it")
+			f.Var(chooseOrNot("open", "closed"), "state", "open to open it again, closed to close it")
 		},
 		do: func(ctx context.Context, x act) (github.Issue, error) {
 			u := github.IssueUpdate{Title: x.given("title"), Body: x.givenBody(), State: x.given("state")}

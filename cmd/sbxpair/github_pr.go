@@ -83,7 +83,7 @@ func newPullUpdateCmd(a *app) *cobra.Command {
 		flags: func(f *pflag.FlagSet) {
 			f.String("title", "", "new title")
 			f.String("base", "", "branch that it goes to")
-			f.Var(choose("open", "closed"), "state", "open to open it again, closed to close it")
+			f.Var(chooseOrNot("open", "closed"), "state", "open to open it again, closed to close it")
 		},
 		do: func(ctx context.Context, x act) (github.PullRequest, error) {
 			u := github.PullRequestUpdate{Title: x.given("title"), Body: x.givenBody(), Base: x.given("base"), State: x.given("state")}
