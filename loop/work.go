@@ -30,7 +30,7 @@ type guest struct {
 }
 
 func (g guest) Run(ctx context.Context, c workspace.Command) (int, error) {
-	spec := sbx.ExecSpec{Argv: c.Argv, User: c.User, Dir: c.Dir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Redact: g.redact}
+	spec := sbx.ExecSpec{Argv: c.Argv, User: c.User, Dir: c.Dir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Redact: g.redact, KillTree: true}
 	for _, entry := range c.Env {
 		name, value, _ := strings.Cut(entry, "=")
 		spec.Env = append(spec.Env, sbx.EnvVar{Name: name, Value: value})

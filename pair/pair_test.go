@@ -178,6 +178,12 @@ func TestFieldReports(t *testing.T) {
 			t.Errorf("the orphan's lease: %+v", l)
 		}
 	})
+	t.Run("R085", func(t *testing.T) { // names follow from the run, never from a folder: two projects called "api" differ
+		now := time.Now()
+		if a, b := pair.NewRunID(now), pair.NewRunID(now); a == b || a.Name(pair.RoleAgent) == b.Name(pair.RoleAgent) {
+			t.Errorf("two runs at the same moment are both %s", a)
+		}
+	})
 	t.Run("R092", func(t *testing.T) { // a zombie counts as dead
 		if _, err := os.Stat("/proc/self/stat"); err != nil {
 			t.Skip("no /proc on this system: zombies cannot be told from processes")

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/sbxpair/sbxpair/fixtures/fakesbx/fake"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/provision"
 	"github.com/sbxpair/sbxpair/sbx"
@@ -96,6 +98,46 @@ func TestFieldReports(t *testing.T) {
 			if _, err := provision.New(in); !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), wide) {
 				t.Errorf("%s: %v; want it refused by name", wide, err)
 			}
+		}
+	})
+	prove := func(t *testing.T, answer fake.ExecRule) error {
+		t.Helper()
+		b := newBench(t, "0.47", nil)
+		p := b.acquire()
+		if _, err := provision.Apply(t.Context(), b.engine.Unverified(), p, b.plan, creds); err != nil {
+			t.Fatal(err)
+		}
+		answer.Match = "^sh -c"
+		b.script(fake.Script{Version: "0.47", Exec: []fake.ExecRule{answer}})
+		_, err := provision.Prove(t.Context(), p, b.plan, "", creds.Agent, creds.GitHub)
+		if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
+			t.Error(err)
+		}
+		for _, call := range b.calls() {
+			if strings.Contains(call, "--env") && strings.Contains(call, "TOKEN=github_pat_agent") {
+				t.Errorf("a value went into the sandbox: %s", call)
+			}
+		}
+		return err
+	}
+	t.Run("R062", func(t *testing.T) { // a probe that could not run is an error: neither yes nor no, and no other strategy
+		if err := prove(t, fake.ExecRule{Code: 125, Stderr: "cannot run"}); !errors.Is(err, provision.ErrNotProven) {
+			t.Errorf("a failing probe: %v, want ErrNotProven", err)
+		}
+		if err := prove(t, fake.ExecRule{Stdout: "nonsense\n"}); !errors.Is(err, provision.ErrNotProven) {
+			t.Errorf("a probe without an answer: %v, want ErrNotProven", err)
+		}
+	})
+	t.Run("R056", func(t *testing.T) { // an SSH identity at hand fails the run
+		err := prove(t, fake.ExecRule{Stdout: "-- ssh\n256 SHA256:abc user@host (ED25519)\n-- environ\nHOME=/home/agent\n"})
+		if !errors.Is(err, provision.ErrNotProven) || !strings.Contains(err.Error(), "ssh.agentForwardingEnabled") {
+			t.Errorf("with a key offered: %v; want ErrNotProven with the remedy", err)
+		}
+	})
+	t.Run("R057", func(t *testing.T) { // a value in a process's environment is found
+		err := prove(t, fake.ExecRule{Stdout: "-- ssh\n-- environ\nX=" + creds.GitHub.Reveal() + "\n"})
+		if !errors.Is(err, provision.ErrNotProven) || strings.Contains(err.Error(), creds.GitHub.Reveal()) || !strings.Contains(err.Error(), "environment") {
+			t.Errorf("with a value visible: %v; want ErrNotProven without the value", err)
 		}
 	})
 	t.Run("R030", func(t *testing.T) { // an empty list is not "everything"

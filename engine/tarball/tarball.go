@@ -87,7 +87,7 @@ type Reader struct {
 // NewReader reads the archive's first entry.
 func NewReader(r io.Reader) (*Reader, error) {
 	tr := tar.NewReader(r)
-	h, err := tr.Next()
+	h, err := next(tr)
 	if err != nil {
 		return nil, fmt.Errorf("read archive: %w", err)
 	}
@@ -95,6 +95,17 @@ func NewReader(r io.Reader) (*Reader, error) {
 		return nil, errors.New("read archive: does not start with its root")
 	}
 	return &Reader{tr, h}, nil
+}
+
+// next returns the next entry; a pax header for the whole archive, which git and others put first, is none (sbx-go-sdk
+// commit 3ed94bd, field report R132).
+func next(tr *tar.Reader) (*tar.Header, error) {
+	for {
+		h, err := tr.Next()
+		if err != nil || h.Typeflag != tar.TypeXGlobalHeader {
+			return h, err
+		}
+	}
 }
 
 // Dir reports whether the archive holds a folder.
@@ -195,7 +206,7 @@ func unpack(r *Reader, at *os.Root, name string) error {
 			return fmt.Errorf("archive entry %q is of a kind we do not copy", h.Name)
 		}
 		var err error
-		if h, err = r.tr.Next(); errors.Is(err, io.EOF) {
+		if h, err = next(r.tr); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			return fmt.Errorf("read archive: %w", err)

@@ -21,7 +21,9 @@ func archive(t *testing.T, headers ...tar.Header) *bytes.Buffer {
 		if h.Typeflag == tar.TypeReg {
 			h.Size = int64(len("evil"))
 		}
-		h.Mode = 0o755
+		if h.Typeflag != tar.TypeXGlobalHeader {
+			h.Mode = 0o755
+		}
 		if err := tw.WriteHeader(&h); err != nil {
 			t.Fatal(err)
 		}
@@ -145,4 +147,31 @@ func TestRoundTrip(t *testing.T) {
 	if err := place(bytes.NewBuffer(nil), dst, "x", false); err == nil {
 		t.Error("an empty archive was accepted")
 	}
+}
+
+// TestFieldReports holds the rows of the category cp that unpacking answers.
+func TestFieldReports(t *testing.T) {
+	t.Run("R132", func(t *testing.T) { // a global header is no entry, and a file replaces a link of the same name
+		dst := t.TempDir()
+		b := archive(t,
+			tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "x"}},
+			tar.Header{Typeflag: tar.TypeDir, Name: "."},
+			tar.Header{Typeflag: tar.TypeReg, Name: "real"},
+			tar.Header{Typeflag: tar.TypeSymlink, Name: "l", Linkname: "real"},
+			tar.Header{Typeflag: tar.TypeReg, Name: "l"},
+		)
+		real := filepath.Join(dst, "real")
+		if err := place(b, dst, "", true); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Lstat(filepath.Join(dst, "l")); err != nil || !info.Mode().IsRegular() {
+			t.Errorf("l is %v, %v; want the file that came last", info, err)
+		}
+		if err := os.WriteFile(filepath.Join(dst, "l"), []byte("changed"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(real); err != nil || string(text) != "evil" {
+			t.Errorf("real holds %q, %v: it was written through the link", text, err)
+		}
+	})
 }
