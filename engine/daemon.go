@@ -43,6 +43,7 @@ type Daemon struct {
 	lastBusy time.Time
 	sessions map[string]int           // open sessions by sandbox id; "" for those of no sandbox
 	execs    map[string]int           // those of them that are execs
+	marks    map[string]bool          // of execs that registered while this daemon was new
 	idle     map[string]time.Time     // when the last session of a sandbox ended, or when the daemon first saw it
 	stopping map[string]chan struct{} // closed when the stop is over
 	proxies  map[string]*proxy
@@ -63,6 +64,7 @@ const (
 	lookEvery    = time.Second     // between looks at the records that nobody asked for
 	lockPatience = 5 * time.Second // for a daemon that is just leaving
 	killTimeout  = 10 * time.Second
+	orphanGrace  = 10 * time.Second // for clients of execs to register with a new daemon: they do so within milliseconds
 )
 
 // Run serves until ctx is done, a shutdown is asked for, or the daemon is idle. ready is called when the socket answers.
@@ -97,6 +99,7 @@ func (d *Daemon) serve(ctx context.Context, ready func()) error {
 	defer d.stop()
 	d.started, d.lastBusy = time.Now().UTC(), time.Now()
 	d.sessions, d.execs, d.proxies = map[string]int{}, map[string]int{}, map[string]*proxy{}
+	d.marks = map[string]bool{}
 	d.idle, d.stopping = map[string]time.Time{}, map[string]chan struct{}{}
 
 	socket := d.Engine.State.DaemonSocket()
@@ -240,7 +243,7 @@ func (d *Daemon) session(ctx context.Context, w http.ResponseWriter, r *http.Req
 		http.Error(w, "cannot hold a session", http.StatusInternalServerError)
 		return
 	}
-	if !d.beginSession(r.Context(), sandbox, mark != "") {
+	if !d.beginSession(r.Context(), sandbox, mark) {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)
 		return
 	}
@@ -271,7 +274,7 @@ func (d *Daemon) session(ctx context.Context, w http.ResponseWriter, r *http.Req
 
 // beginSession counts a session, and reports false if the daemon is leaving. A sandbox that is just being stopped for want of
 // sessions is waited for: what comes next finds it stopped, and starts it.
-func (d *Daemon) beginSession(ctx context.Context, sandbox string, exec bool) bool {
+func (d *Daemon) beginSession(ctx context.Context, sandbox, mark string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for d.stopping[sandbox] != nil {
@@ -290,8 +293,11 @@ func (d *Daemon) beginSession(ctx context.Context, sandbox string, exec bool) bo
 		return false
 	}
 	d.sessions[sandbox]++
-	if exec {
+	if mark != "" {
 		d.execs[sandbox]++
+		if time.Since(d.started) < orphanGrace {
+			d.marks[mark] = true
+		}
 	}
 	d.work.Add(1)
 	return true
@@ -379,11 +385,16 @@ func (d *Daemon) kill(ctx context.Context, id, mark string) error {
 func (d *Daemon) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+	before := d.Engine.execMarks() // of execs that an earlier daemon knew
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if before != nil && time.Since(d.started) > orphanGrace {
+			d.endOrphans(ctx, before)
+			before = nil
 		}
 		if err := errors.Join(d.Engine.Recover(ctx), d.sync(ctx)); err != nil {
 			d.Engine.logger().Warn("could not look at the sandboxes", "err", err)
@@ -394,6 +405,30 @@ func (d *Daemon) watch(ctx context.Context) {
 			d.Engine.logger().Info("no sandbox runs, daemon ends")
 			d.stop()
 			return
+		}
+	}
+}
+
+// endOrphans kills what execs started whose client is gone, and went while no daemon saw it.
+func (d *Daemon) endOrphans(ctx context.Context, before map[string]string) {
+	d.mu.Lock()
+	for mark := range d.marks {
+		delete(before, mark)
+	}
+	d.marks = map[string]bool{}
+	d.mu.Unlock()
+	for mark, name := range before {
+		if _, err := os.Stat(d.Engine.execPID(Record{Name: name}, mark)); err != nil {
+			continue // it ended in order meanwhile
+		}
+		r, err := d.Engine.load(name)
+		if err != nil || r.Status != Running {
+			os.Remove(d.Engine.execPID(Record{Name: name}, mark))
+			continue
+		}
+		d.Engine.logger().Info("an exec has no client, ending its processes", "sandbox", name, "exec", mark)
+		if err := d.Engine.killExec(ctx, r, mark); err != nil {
+			d.Engine.logger().Warn("could not end the processes of an exec", "sandbox", name, "exec", mark, "err", err)
 		}
 	}
 }

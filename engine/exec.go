@@ -82,6 +82,22 @@ func (e *Engine) execPID(r Record, mark string) string {
 	return filepath.Join(e.State.SandboxDir(r.Name), "exec-"+mark+".pid")
 }
 
+// execMarks lists the execs that run or were left, by mark, with the name of their sandbox.
+func (e *Engine) execMarks() map[string]string {
+	marks := map[string]string{}
+	files, err := filepath.Glob(filepath.Join(e.State.sandboxes(), "*", "exec-*.pid"))
+	if err != nil {
+		return marks
+	}
+	for _, f := range files {
+		mark := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(f), "exec-"), ".pid")
+		if validID(mark) {
+			marks[mark] = filepath.Base(filepath.Dir(f))
+		}
+	}
+	return marks
+}
+
 // mergeEnv joins environments; of two values for one name the later holds.
 func mergeEnv(lists ...[]string) []string {
 	var out []string

@@ -465,9 +465,6 @@ func busyPort(t *testing.T) int {
 // then finds it again.
 func TestAutoStop(t *testing.T) {
 	e, workspace := newEngine(t)
-	if out, err := cli(t.Context(), e, "settings", "set", "autostop.graceSeconds", "1").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
 	for _, name := range []string{"idle", "used", "kept"} {
 		create(t, e, name, workspace)
 	}
@@ -484,6 +481,13 @@ func TestAutoStop(t *testing.T) {
 		_, err := e.Exec(ctx, used, engine.ExecSpec{Argv: []string{"sleep", "600"}})
 		done <- err
 	}()
+	enginetest.Eventually(t, "the exec does not register", func() bool {
+		h, err := e.DaemonHealth(t.Context())
+		return err == nil && h.SessionsOf[used.ID] == 1
+	})
+	if out, err := cli(t.Context(), e, "settings", "set", "autostop.graceSeconds", "1").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	stopped := func(name string) bool {
 		r, err := e.Get(name)
 		return err == nil && r.Status == engine.Stopped
@@ -769,6 +773,45 @@ func TestDaemonDiesUnderExec(t *testing.T) {
 		out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | grep -c '[a]pi.example.com'"}})
 		return strings.TrimSpace(out) == "0"
 	})
+}
+
+// When client and daemon of an exec are killed together, the next daemon ends what the exec started, and nothing else.
+func TestExecOrphan(t *testing.T) {
+	e, workspace := newEngine(t)
+	r := create(t, e, "demo", workspace)
+	client := cli(t.Context(), e, "exec", "demo", "sleep", "71")
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := e.Exec(ctx, r, engine.ExecSpec{Argv: []string{"sleep", "72"}})
+		done <- err
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	sleeps := func() string {
+		out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep '^7[12]$' | sort | tr '\\n' ' '"}})
+		return out
+	}
+	enginetest.Eventually(t, "the programs do not start", func() bool { return sleeps() == "71 72 " })
+	h, err := e.DaemonHealth(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(syscall.Kill(h.PID, syscall.SIGKILL), client.Process.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	client.Wait()
+	deadline := time.Now().Add(30 * time.Second) // the clients of others get ten to register
+	for sleeps() != "72 " {
+		if time.Now().After(deadline) {
+			t.Fatalf("running: %q, want the one with a client", sleeps())
+		}
+	}
 }
 
 // Many sandboxes at once share one daemon, and the daemon leaves after the last; a create that comes then is served.
