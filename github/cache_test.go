@@ -135,3 +135,18 @@ func TestPagesEnd(t *testing.T) {
 		t.Errorf("%v after %d pages", err, asked)
 	}
 }
+
+// TestNotModifiedKeepsHeaders: an answer of 304 need not repeat the links, so they come from the answer it stands for.
+func TestNotModifiedKeepsHeaders(t *testing.T) {
+	var a answers
+	req := request(t, "GET", "https://api.github.com/x", nil)
+	full := &http.Response{StatusCode: 200, Header: http.Header{"Etag": {"1"}, "Link": {"next"}}, Body: readCloser{strings.NewReader("body")}}
+	if _, err := a.take(req, full); err != nil {
+		t.Fatal(err)
+	}
+	a.ask(req)
+	got, err := a.take(req, &http.Response{StatusCode: 304, Header: http.Header{"Etag": {"1"}}, Body: http.NoBody})
+	if err != nil || got.StatusCode != 200 || got.Header.Get("Link") != "next" || got.ContentLength != 4 {
+		t.Errorf("%+v %v", got, err)
+	}
+}
