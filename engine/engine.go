@@ -342,6 +342,7 @@ func (e *Engine) Stop(ctx context.Context, name string) error {
 		return err
 	}
 	e.notify(ctx)
+	e.State.dropRuntime()
 	return nil
 }
 
@@ -379,6 +380,7 @@ func (e *Engine) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	e.notify(ctx)
+	e.State.dropRuntime() // a daemon that was stopped before could not
 	if r.Image == "" {
 		return nil
 	}

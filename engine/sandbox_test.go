@@ -585,6 +585,18 @@ func TestRemoveLeavesNothing(t *testing.T) {
 	os.Chmod(filepath.Join(workspace, "a"), 0o700)
 }
 
+// Where the daemon was stopped before the sandbox was removed, nothing is left either.
+func TestRemoveWithoutDaemon(t *testing.T) {
+	e, workspace := newEngine(t)
+	create(t, e, "demo", workspace)
+	if err := errors.Join(e.DaemonShutdown(t.Context()), e.Remove(t.Context(), "demo")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(e.State.Runtime); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the runtime folder is left: %v", err)
+	}
+}
+
 func daemonRuns(t *testing.T, e *engine.Engine) bool {
 	_, err := e.DaemonHealth(t.Context())
 	return err == nil
