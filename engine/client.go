@@ -143,7 +143,18 @@ func (e *Engine) Hold(ctx context.Context, name string) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.session(ctx, r.ID, "")
+	first, err := e.Session(ctx) // a daemon that does not answer is found out in seconds
+	if err != nil {
+		return nil, err
+	}
+	defer first.Close()
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	conn, err := e.openSession(ctx, r.ID, "")
+	if err != nil {
+		return nil, err
+	}
+	return &Session{e: e, sandbox: r.ID, conn: conn}, nil
 }
 
 // session opens a session for the exec with the given mark in the sandbox, or for none.
