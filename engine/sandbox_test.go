@@ -248,6 +248,31 @@ func TestSandbox(t *testing.T) {
 			t.Errorf("the host sees a mount of the sandbox (%v)", err)
 		}
 	})
+	t.Run("not even gVisor may write below", func(t *testing.T) {
+		files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := 0
+		for _, f := range files {
+			args, _ := os.ReadFile(f)
+			mounts, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "mountinfo"))
+			if !strings.Contains(string(args), "runsc-gofer") || !strings.Contains(string(args), r.ID) {
+				continue
+			}
+			for line := range strings.Lines(string(mounts)) {
+				if col := strings.Fields(line); len(col) > 5 && col[4] != workspace && !strings.HasPrefix(col[4], "/proc") {
+					seen++
+					if !strings.HasPrefix(col[5], "ro,") {
+						t.Errorf("%s is mounted %s", col[4], col[5])
+					}
+				}
+			}
+		}
+		if seen < 3 { // the root, /usr, the proxy's folder
+			t.Errorf("%d mounts seen", seen)
+		}
+	})
 	t.Run("/tmp is on the disk", func(t *testing.T) {
 		if got := sh(t, e, r, "stat -f -c %i / /tmp /home/agent | sort -u | wc -l"); got != "1" {
 			t.Errorf("%s file systems, want 1", got)
