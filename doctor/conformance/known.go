@@ -20,10 +20,9 @@ func Differences(engine string) []Difference {
 		return nil
 	}
 	return []Difference{
-		{ID: "create.clone", Why: "there are no clones inside: sbxpair makes its own copy of the checkout, and mounts that"},
 		{ID: "user.id", Why: "the user agent is user 0 of the sandbox's own kernel, so that files in the workspace belong to whoever runs sbx-local; user 0 there has no rights on this machine"},
 		{ID: "env.placeholders", Why: "a placeholder is preset where a secret is stored for the sandbox, and nowhere else: one that nothing stands behind makes programs try a login that cannot work"},
-		{ID: "system.os", Why: "programs are this machine's own, from its /usr, read-only: there is no image", Sometimes: true},
+		{ID: "system.os", Why: "programs are this machine's own, from its /usr, under a layer of its own, unless a template is given", Sometimes: true},
 		{ID: "system.docker", Why: "there is no second container engine inside"},
 		{ID: "allow.tunnel", Why: "a host that --resolve leads elsewhere is always opened, since its certificate is a test's own; other hosts without a secret are tunnelled"},
 	}
