@@ -128,20 +128,33 @@ func (p *Pair) Keep(outcome string, environment []string) error {
 // removeAll removes the named sandboxes and the secrets scoped to them, and reads back that they are gone. What is
 // gone already is success. Scoped rules go with the sandbox in every version of sbx, scoped secrets since 0.42.
 func removeAll(ctx context.Context, engine Engine, names []string) error {
-	if err := engine.Remove(ctx, names...); err != nil {
+	if err := again(ctx, func() error { return engine.Remove(ctx, names...) }); err != nil {
 		return err
 	}
-	listed, err := engine.SecretList(ctx)
+	var listed []sbx.Secret
+	err := again(ctx, func() (err error) { listed, err = engine.SecretList(ctx); return err })
 	if err != nil {
 		return fmt.Errorf("check for secrets left: %w", err)
 	}
 	var errs []error
 	for _, s := range listed {
 		if slices.Contains(names, s.Sandbox) {
-			errs = append(errs, engine.SecretRemove(ctx, s))
+			errs = append(errs, again(ctx, func() error { return engine.SecretRemove(ctx, s) }))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// again repeats a call of the engine that was killed in the middle, a few times. A signal to our process group can hit
+// the engine's command between its fork and its own group, and the very signal that starts a clean-up must not end it.
+func again(ctx context.Context, call func() error) error {
+	var err error
+	for range 3 {
+		if err = call(); !errors.Is(err, sbx.ErrConnectionLost) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // Leftover is a sandbox, or a lease, that outlived its owner.

@@ -3,6 +3,7 @@ package pair_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ type engine struct {
 	boxes     []string
 	secrets   []sbx.Secret
 	removeErr error
+	killed    int // how often Remove is killed in the middle
 	hang      bool
 }
 
@@ -42,6 +44,10 @@ func (e *engine) Remove(ctx context.Context, names ...string) error {
 	}
 	if e.removeErr != nil {
 		return e.removeErr
+	}
+	if e.killed > 0 {
+		e.killed--
+		return fmt.Errorf("rm: %w", sbx.ErrConnectionLost)
 	}
 	e.boxes = slices.DeleteFunc(e.boxes, func(b string) bool { return slices.Contains(names, b) })
 	return nil
@@ -118,6 +124,22 @@ func TestReleaseRemovesAndClosesAfterCancellation(t *testing.T) {
 	}
 	if _, err := os.Stat(p.CredentialFile()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the credential file is still there: %v", err)
+	}
+}
+
+// The signal that starts a clean-up can hit the engine's command before it is in a group of its own.
+func TestReleaseGoesOnAfterAKilledCall(t *testing.T) {
+	for killed, left := range map[int]bool{1: false, 2: false, 9: true} {
+		store := pair.NewStore(t.TempDir())
+		run := pair.NewRunID(time.Now())
+		e := &engine{boxes: run.Names(), killed: killed}
+		p, err := pair.Acquire(e, store, lease(run, pair.Self()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Release(t.Context(), "cancelled", time.Minute); errors.Is(err, pair.ErrLeft) != left {
+			t.Errorf("killed %d times: %v, sandboxes %v", killed, err, e.boxes)
+		}
 	}
 }
 
