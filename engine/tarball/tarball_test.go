@@ -174,4 +174,32 @@ func TestFieldReports(t *testing.T) {
 			t.Errorf("real holds %q, %v: it was written through the link", text, err)
 		}
 	})
+	t.Run("R137", func(t *testing.T) { // a folder that may not be written keeps its files, and its mode at the end
+		src, dst := t.TempDir(), t.TempDir()
+		locked := filepath.Join(src, "locked")
+		if err := os.Mkdir(locked, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(locked, "file"), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(locked, 0o555); err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := tarball.Write(&b, src); err != nil {
+			t.Fatal(err)
+		}
+		if err := place(&b, dst, "", true); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(dst, "locked", "file"))
+		info, statErr := os.Stat(filepath.Join(dst, "locked"))
+		if err != nil || statErr != nil || string(text) != "x" || info.Mode().Perm() != 0o555 {
+			t.Errorf("file %q, %v; folder %v, %v", text, err, info, statErr)
+		}
+		for _, dir := range []string{locked, filepath.Join(dst, "locked")} { // so that the test's folders can be removed
+			os.Chmod(dir, 0o755)
+		}
+	})
 }
