@@ -74,6 +74,9 @@ func refuseCredentials(dir string) error {
 	}
 	scanner := secrets.NewScanner()
 	for _, file := range files {
+		if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is not a plain file", filepath.Base(file))
+		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return err
@@ -136,7 +139,8 @@ func (im *importer) add(r sbx.Recording) {
 	if n > 1 {
 		base = fmt.Sprintf("%s-%d", base, n)
 	}
-	call := fmt.Sprintf("sbx %s (exit %d)", im.neutral.text(strings.Join(shape(r.Args), " ")), r.Code)
+	// The verb alone: arguments hold names, paths, hosts and the values of variables.
+	call := fmt.Sprintf("sbx %s (exit %d)", verbOf(r.Args), r.Code)
 	im.files = append(im.files, fixture{base + ext, call, stream, data})
 }
 
@@ -181,14 +185,6 @@ func verbOf(args []string) string {
 		return "call"
 	}
 	return strings.Join(words, "-")
-}
-
-// shape keeps of the arguments what the engine's own are: of a command for a sandbox, only that there was one.
-func shape(args []string) []string {
-	if len(args) == 0 || verbOf(args) != "exec" {
-		return args
-	}
-	return []string{"exec", "NAME", "COMMAND…"}
 }
 
 // neutral takes out of texts what is somebody's: names of sandboxes and users, folders, ids, hosts' names, parts of

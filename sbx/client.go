@@ -260,6 +260,7 @@ func (c *Client) start(ctx context.Context, op string, limit time.Duration, cmd 
 	}
 	res, err := c.run.Run(runCtx, cmd)
 	c.log.Debug("engine call", "op", op, "code", res.Code, "took", time.Since(begun))
+	res.Stdout, res.Stderr = whole(res.Stdout, cmd.Redact), whole(res.Stderr, cmd.Redact)
 	if err != nil {
 		prompt := findPrompt(op, c.text(res))
 		switch {
@@ -285,6 +286,20 @@ func (c *Client) start(ctx context.Context, op string, limit time.Duration, cmd 
 		return res, &ConnectionError{Op: op, Text: tailText(trimError(c.text(res)), 1<<10)}
 	}
 	return res, nil
+}
+
+// whole masks values that the engine printed in pieces, with escapes or control characters between them: cleaned of
+// those for an error they would be whole again. Output without such a value stays as it is, byte for byte.
+func whole(out []byte, values []secrets.Value) []byte {
+	if len(values) == 0 || len(out) == 0 {
+		return out
+	}
+	redact := secrets.NewRedactor(values...)
+	cleaned := []byte(clean(out))
+	if !redact.Contains(cleaned) {
+		return out
+	}
+	return redact.Bytes(cleaned)
 }
 
 // maxErrorText bounds the text of an ExitError.

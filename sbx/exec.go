@@ -130,8 +130,8 @@ func (c *Client) execFailure(ctx context.Context, sandbox string, spec ExecSpec,
 		return nil
 	}
 	failure := c.failure(opExec, res)
-	if strings.Contains(message, "request failed:") || strings.HasPrefix(message, "ensure daemon:") {
-		return failure // the daemon's own frame: no need to ask a daemon in trouble for more
+	if strings.HasPrefix(message, "ensure daemon:") {
+		return failure // no need to ask a daemon that does not start for more
 	}
 	// The command may have printed these words itself. The listing knows better.
 	if s, err := c.Get(ctx, sandbox); err == nil && s.Status == StatusRunning {
