@@ -319,6 +319,10 @@ func (w *idleWatch) check(ctx context.Context) (again time.Duration, silent bool
 	code, err := w.x.r.Run(ctx, Command{Argv: []string{"sh", "-c", pulse, "sh", w.x.mark}, User: "root", Dir: "/", Stdout: &capped{w: &out, left: 1 << 10}})
 	var ticks, running int64
 	_, perr := fmt.Sscan(out.String(), &ticks, &running)
+	if quiet := time.Since(w.x.out.lastByte()); quiet < idle { // it spoke, and may have ended, while it was looked at
+		w.asked = time.Time{}
+		return idle - quiet, false
+	}
 	if err != nil || code != 0 || perr != nil {
 		return 0, true // it does not answer, and the agent has been silent
 	}
