@@ -313,26 +313,7 @@ func (c *Client) text(res Result) string {
 
 // maskShapes masks what looks like a credential although nobody told us its value: sbx shows prefix and suffix of what it
 // stores, and a failing verb may echo more.
-func (c *Client) maskShapes(text string) string { return maskFindings(text, c.shared.scanner) }
-
-func maskFindings(text string, scanner *secrets.Scanner) string {
-	found := scanner.Scan([]byte(text))
-	if len(found) == 0 {
-		return text
-	}
-	slices.SortFunc(found, func(a, b secrets.Finding) int { return a.Start - b.Start })
-	var b strings.Builder
-	end := 0
-	for _, f := range found {
-		if f.Start >= end {
-			b.WriteString(text[end:f.Start])
-			b.WriteString(secrets.Mask)
-		}
-		end = max(end, f.End)
-	}
-	b.WriteString(text[end:])
-	return b.String()
-}
+func (c *Client) maskShapes(text string) string { return c.shared.scanner.Mask(text) }
 
 // failure turns a non-zero exit into a typed error.
 func (c *Client) failure(op string, res Result) error {

@@ -90,7 +90,7 @@ func (rec *Recording) setStreams(stdout, stderr []byte) {
 
 func (rec Recording) masked(values []secrets.Value) Recording {
 	redact, scanner := secrets.NewRedactor(values...), secrets.NewScanner()
-	mask := func(s string) string { return maskFindings(redact.String(s), scanner) }
+	mask := func(s string) string { return scanner.Mask(redact.String(s)) }
 	rec.Args = slices.Clone(rec.Args)
 	for i, arg := range rec.Args {
 		rec.Args[i] = mask(arg)
