@@ -41,11 +41,9 @@ type File struct {
 
 // Credential says how a CLI gets at its model.
 type Credential struct {
-	Env         string   // variable that the CLI reads
-	Placeholder string   // what the variable holds inside; shaped so that the CLI accepts it
-	Hosts       []string // where the real value goes, in place of the placeholder
-	Header      string   // header in which the CLI sends it
-	Check       string   // URL that answers 2xx to the credential without cost; empty: there is none
+	Env string // variable that the CLI reads; "" is the provider's own
+	// Provider is whose credential it is, as package secrets names it; "" where the configuration says so.
+	Provider string
 }
 
 // Adapter is what there is to know about one agent CLI.

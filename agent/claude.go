@@ -10,11 +10,10 @@ import (
 func Claude() Adapter {
 	return Adapter{
 		Name: "claude", Program: "claude",
-		Credential: Credential{Env: "ANTHROPIC_API_KEY", Placeholder: "sk-ant-sbxproxymanaged0000000000000000", Header: "x-api-key",
-			Hosts: []string{"api.anthropic.com"}},
-		invoke:   claudeInvocation,
-		decoder:  func() decoder { return &claudeDecoder{tools: make(map[string]string)} },
-		finishes: true,
+		Credential: Credential{Env: "ANTHROPIC_API_KEY", Provider: "anthropic"},
+		invoke:     claudeInvocation,
+		decoder:    func() decoder { return &claudeDecoder{tools: make(map[string]string)} },
+		finishes:   true,
 	}
 }
 

@@ -11,11 +11,10 @@ import (
 func Codex() Adapter {
 	return Adapter{
 		Name: "codex", Program: "codex",
-		Credential: Credential{Env: "CODEX_API_KEY", Placeholder: "sk-proj-sbxproxymanaged0000000000000000", Header: "Authorization",
-			Hosts: []string{"api.openai.com"}},
-		invoke:   codexInvocation,
-		decoder:  func() decoder { return codexDecoder{} },
-		finishes: true,
+		Credential: Credential{Env: "CODEX_API_KEY", Provider: "openai"},
+		invoke:     codexInvocation,
+		decoder:    func() decoder { return codexDecoder{} },
+		finishes:   true,
 	}
 }
 

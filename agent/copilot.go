@@ -3,8 +3,6 @@ package agent
 import (
 	"encoding/json"
 	"fmt"
-
-	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // Copilot is the GitHub Copilot CLI.
@@ -15,13 +13,11 @@ import (
 func Copilot() Adapter {
 	return Adapter{
 		Name: "copilot", Program: "copilot",
-		Credential: Credential{Env: "COPILOT_GITHUB_TOKEN", Placeholder: secrets.GitHubPATPlaceholder, Header: "Authorization",
-			Check: "https://api.github.com/copilot_internal/user",
-			Hosts: []string{"api.github.com", "api.githubcopilot.com", "api.individual.githubcopilot.com", "api.business.githubcopilot.com", "api.enterprise.githubcopilot.com"}},
-		invoke:   copilotInvocation,
-		decoder:  func() decoder { return new(copilotDecoder) },
-		usage:    copilotUsage,
-		finishes: true,
+		Credential: Credential{Env: "COPILOT_GITHUB_TOKEN", Provider: "github"},
+		invoke:     copilotInvocation,
+		decoder:    func() decoder { return new(copilotDecoder) },
+		usage:      copilotUsage,
+		finishes:   true,
 	}
 }
 

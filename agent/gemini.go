@@ -10,11 +10,10 @@ import (
 func Gemini() Adapter {
 	return Adapter{
 		Name: "gemini", Program: "gemini",
-		Credential: Credential{Env: "GEMINI_API_KEY", Placeholder: "AIzaSysbxproxymanaged000000000000000000", Header: "x-goog-api-key",
-			Hosts: []string{"generativelanguage.googleapis.com"}},
-		invoke:   geminiInvocation,
-		decoder:  func() decoder { return &geminiDecoder{tools: make(map[string]string)} },
-		finishes: true,
+		Credential: Credential{Env: "GEMINI_API_KEY", Provider: "google"},
+		invoke:     geminiInvocation,
+		decoder:    func() decoder { return &geminiDecoder{tools: make(map[string]string)} },
+		finishes:   true,
 	}
 }
 

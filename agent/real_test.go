@@ -17,6 +17,7 @@ import (
 
 	"github.com/sbxpair/sbxpair/agent"
 	"github.com/sbxpair/sbxpair/fixtures/model"
+	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // real is a CLI that the tests drive against the scripted model server.
@@ -58,7 +59,7 @@ func reals() []real {
 				return filepath.Join(m, "@anthropic-ai", "claude-code-linux-"+arch, "claude")
 			},
 			env: func(base string) []string {
-				return []string{"ANTHROPIC_BASE_URL=" + base, "ANTHROPIC_API_KEY=" + agent.Claude().Credential.Placeholder}
+				return []string{"ANTHROPIC_BASE_URL=" + base, "ANTHROPIC_API_KEY=" + placeholder(agent.Claude())}
 			},
 			script: func(check string) []model.Step {
 				return chat(model.Call{Tool: "Read", Args: map[string]any{"file_path": model.Dir + "/a.txt"}},
@@ -128,7 +129,7 @@ func others() []real {
 			adapter: agent.Gemini(),
 			program: func(m string) string { return filepath.Join(m, ".bin", "gemini") },
 			env: func(base string) []string {
-				return []string{"GOOGLE_GEMINI_BASE_URL=" + base, "GEMINI_API_KEY=" + agent.Gemini().Credential.Placeholder}
+				return []string{"GOOGLE_GEMINI_BASE_URL=" + base, "GEMINI_API_KEY=" + placeholder(agent.Gemini())}
 			},
 			script: func(check string) []model.Step {
 				return steps(model.Call{Tool: "read_file", Args: map[string]any{"file_path": "a.txt"}},
@@ -460,4 +461,10 @@ func TestOtherCLIs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// placeholder is what the sandbox sees where the adapter's credential is expected.
+func placeholder(a agent.Adapter) string {
+	p, _ := secrets.LookupProvider(a.Credential.Provider)
+	return p.Placeholder
 }

@@ -51,13 +51,27 @@ type Sandbox struct {
 
 // Agent says which agent CLI runs, and how.
 type Agent struct {
-	Name     string         `yaml:"name" json:"name"`         // the agent CLI; copilot
+	Name     string         `yaml:"name" json:"name"`         // the agent CLI: copilot, claude, codex, gemini, opencode or pi
+	Provider string         `yaml:"provider" json:"provider"` // whose models it uses: github, anthropic, openai or google; empty: the CLI's own
 	Command  []string       `yaml:"command" json:"command"`   // replaces the adapter's program and leading arguments
 	Args     []string       `yaml:"args" json:"args"`         // added to the adapter's
 	Model    string         `yaml:"model" json:"model"`       // model that the agent asks for; empty is its own choice
 	Mounts   []Mount        `yaml:"mounts" json:"mounts"`     // host folders that the agent sandbox sees at the same path: a list of {path, readOnly}
-	Token    secrets.Source `yaml:"token" json:"token"`       // where the model credential comes from: one of {env}, {file} (mode 0600) or {command} (a list)
+	Token    secrets.Source `yaml:"token" json:"token"`       // where the model credential comes from: one of {env}, {file} (mode 0600) or {command} (a list); by default the provider's usual variable
 	Strategy string         `yaml:"strategy" json:"strategy"` // auto, service or custom
+}
+
+// ModelProvider is whose credential the agent needs. The error matches [policy.ErrRole].
+func (a Agent) ModelProvider() (secrets.Provider, error) {
+	profile, err := policy.ForAgent(a.Name, a.Provider)
+	if err != nil {
+		return secrets.Provider{}, err
+	}
+	p, known := secrets.LookupProvider(profile.Service)
+	if !known {
+		return secrets.Provider{}, fmt.Errorf("%w: no credential of %q can be bound", policy.ErrRole, profile.Service)
+	}
+	return p, nil
 }
 
 // Mount is a host folder that the agent sandbox sees at the same path.
@@ -156,7 +170,13 @@ func (c Config) Validate() error {
 		bad(key, "%q is not one of %s", got, strings.Join(allowed, ", "))
 	}
 	oneOf("engine.kind", c.Engine.Kind, "auto", "sbx", "local")
-	oneOf("agent.name", c.Agent.Name, "copilot")
+	if _, err := c.Agent.ModelProvider(); err != nil {
+		key := "agent.provider"
+		if c.Agent.Provider == "" {
+			key = "agent.name"
+		}
+		bad(key, "%v", err)
+	}
 	oneOf("agent.strategy", c.Agent.Strategy, "auto", "service", "custom")
 	oneOf("github.strategy", c.GitHub.Strategy, "auto", "service")
 	oneOf("verifyIn", c.VerifyIn, "delivered", "workspace")

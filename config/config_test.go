@@ -51,12 +51,30 @@ func TestLayersAndSources(t *testing.T) {
 	}
 }
 
+func TestTokenComesFromTheProvidersVariable(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                    "COPILOT_GITHUB_TOKEN",
+		"agent: {name: claude}\n":             "ANTHROPIC_API_KEY",
+		"agent: {name: codex}\n":              "OPENAI_API_KEY",
+		"agent: {name: pi, provider: google}": "GEMINI_API_KEY",
+		"agent: {name: pi, provider: google, token: {env: MINE}}": "MINE",
+	} {
+		loaded, err := config.Load(layer(t, text))
+		if err != nil || loaded.Config.Agent.Token.Env != want {
+			t.Errorf("%q: token from %s, %v; want %s", text, loaded.Config.Agent.Token, err, want)
+		}
+	}
+}
+
 func TestMistakesAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]string{
 		"enigne: {kind: local}":               `"engine"`,
 		"engine: {kindd: local}":              `"kind"`,
 		"engine: {kind: docker}":              "auto, sbx, local",
+		"agent: {name: hal}":                  `agent "hal"`,
+		"agent: {name: pi}":                   "no provider of its own; name one of anthropic, openai, google",
+		"agent: {provider: openai}":           "it can use github",
 		"limits: {run: fast}":                 "duration",
 		"limits: {run: -5s}":                  "duration",
 		"github: {repo: justname}":            "OWNER/NAME",

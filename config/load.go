@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // RepositoryFile is the name of the file in a repository that may narrow a run.
@@ -62,6 +64,9 @@ func Load(layers ...Layer) (Loaded, error) {
 		return Loaded{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	loaded.Source = source
+	if p, err := loaded.Config.Agent.ModelProvider(); err == nil && source["agent.token"] == "default" {
+		loaded.Config.Agent.Token = secrets.Source{Env: p.Env}
+	}
 	return loaded, loaded.Config.Validate()
 }
 

@@ -78,7 +78,7 @@ func (i *identity) ask(ctx context.Context, box *pair.Sandbox, endpoint github.E
 	transport := github.NewTransport(box, endpoint)
 	defer transport.Close()
 	get := func(path string) (*http.Response, []byte, error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, apiURL(endpoint.Host())+path, nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint.API()+strings.TrimPrefix(path, "/"), nil)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/sbxpair/sbxpair/agent"
 	"github.com/sbxpair/sbxpair/events"
-	"github.com/sbxpair/sbxpair/github"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/provision"
 	"github.com/sbxpair/sbxpair/sbx"
@@ -154,7 +153,7 @@ func (s *scratch) up(ctx context.Context, run pair.RunID) (calls int, err error)
 	cfg := s.Config
 	s.dir = filepath.Join(s.Store.Dir(run), "workspace")
 	in := provision.Input{
-		Run: run, Engine: s.ref, Repo: s.repo, AgentEnv: s.adapter.Credential.Env, BoundHosts: s.adapter.Credential.Hosts,
+		Run: run, Engine: s.ref, Repo: s.repo, AgentEnv: s.adapter.Credential.Env,
 		Workspace: sbx.Workspace{Path: s.dir}, Empty: s.dir + "-empty",
 	}.WithConfig(cfg, s.version)
 	if s.plan, err = provision.New(in); err != nil {
@@ -182,8 +181,8 @@ func (s *scratch) up(ctx context.Context, run pair.RunID) (calls int, err error)
 // proof takes a run's own proof and makes two findings of it: the split, and what the model's host says to the token.
 func (s *scratch) proof(ctx context.Context) []Check {
 	s.say("asking from inside both sandboxes")
-	check := s.adapter.Credential.Check
-	proof, err := provision.Prove(ctx, s.pair, s.plan, check, s.creds.Agent, s.creds.GitHub)
+	check := s.plan.Agent.Secret.Check
+	proof, err := provision.Prove(ctx, s.pair, s.plan, s.creds.Agent, s.creds.GitHub)
 	if len(proof.Probes) == 0 {
 		split, login := undecided(err), undecided(err)
 		split.ID, login.ID = "split", "agent.login"
@@ -247,7 +246,7 @@ type command struct {
 }
 
 func (s *scratch) askAgent(ctx context.Context) []Check {
-	box, check := s.pair.Agent, s.adapter.Credential.Check
+	box, check := s.pair.Agent, s.plan.Agent.Secret.Check
 	checks := []Check{
 		s.question(ctx, "agent.cli", s.agentCLI),
 		s.question(ctx, "agent.overreach", s.overreach),
@@ -293,10 +292,10 @@ var versionNumber = regexp.MustCompile(`[0-9]+(\.[0-9]+)+`)
 // overreach asks, with the agent's token and from the agent's sandbox, for the repository that only the other side may
 // write to. Nothing is written.
 func (s *scratch) overreach(ctx context.Context) (Check, error) {
-	url := apiURL(s.Config.GitHub.Host) + "/repos/" + s.plan.Repo
+	url := s.plan.GitHub.Secret.Check
 	res, err := s.run(ctx, s.pair.Agent, command{
-		Argv: []string{"sh", "-c", `curl -sS --max-time 20 --proto =https --max-redirs 0 -A sbxpair-doctor -H "Authorization: Bearer $SBXPAIR_PROBE_TOKEN" -w '\n%{http_code}' "$1"`, "sh", url},
-		Env:  []sbx.EnvVar{{Name: "SBXPAIR_PROBE_TOKEN", Value: s.plan.Agent.Secret.Placeholder}},
+		Argv: []string{"sh", "-c", `curl -sS --max-time 20 --proto =https --max-redirs 0 -A sbxpair-doctor -H "$SBXPAIR_PROBE_HEADER" -w '\n%{http_code}' "$1"`, "sh", url},
+		Env:  []sbx.EnvVar{{Name: "SBXPAIR_PROBE_HEADER", Value: s.plan.Agent.Secret.RequestHeader()}},
 	})
 	if err != nil {
 		return Check{}, err
@@ -430,16 +429,4 @@ func (s *scratch) egress(ctx context.Context, box *pair.Sandbox) (Check, error) 
 		return Check{Verdict: Bad, Detail: "the sandbox reaches the outside past the proxy: " + strings.Join(open, "; "), Remedy: "sbx policy ls --wide; sbx settings get feature.udp-egress"}, nil
 	}
 	return Check{Verdict: OK, Detail: "closed: no name, no address, no UDP answers past the proxy"}, nil
-}
-
-// apiURL is where the REST API of a GitHub is.
-func apiURL(host string) string {
-	endpoint, err := github.ParseEndpoint(host)
-	if err != nil {
-		return "https://" + host
-	}
-	if endpoint.APIHost() == endpoint.Host() {
-		return "https://" + endpoint.APIHost() + "/api/v3"
-	}
-	return "https://" + endpoint.APIHost()
 }

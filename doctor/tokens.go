@@ -15,8 +15,14 @@ const tokensRemedy = "sbxpair config show; docs/how-to/tokens.md"
 
 // tokens looks at both credentials by themselves, so that one finding does not hide the other.
 func (e *examination) tokens(ctx context.Context) {
-	agentOK := e.token(ctx, "token.agent", e.Config.Agent.Token, "the agent's token", false, &e.creds.Agent)
-	githubOK := e.token(ctx, "token.github", e.Config.GitHub.Token, "the GitHub token", true, &e.creds.GitHub)
+	agentOK := e.token(ctx, "token.agent", e.Config.Agent.Token, "the agent's token", &e.creds.Agent, func(v secrets.Value, what string) error {
+		provider, err := e.Config.Agent.ModelProvider()
+		if err != nil {
+			return err
+		}
+		return provider.CheckToken(v, what)
+	})
+	githubOK := e.token(ctx, "token.github", e.Config.GitHub.Token, "the GitHub token", &e.creds.GitHub, secrets.CheckToken)
 	e.fit = agentOK && githubOK
 	switch {
 	case e.creds.Agent.IsZero() || e.creds.GitHub.IsZero():
@@ -30,12 +36,12 @@ func (e *examination) tokens(ctx context.Context) {
 	}
 }
 
-func (e *examination) token(ctx context.Context, id string, source secrets.Source, what string, allowClassic bool, into *secrets.Value) bool {
+func (e *examination) token(ctx context.Context, id string, source secrets.Source, what string, into *secrets.Value, check func(secrets.Value, string) error) bool {
 	usable := false
 	e.ask(ctx, id, func(ctx context.Context) (Check, error) {
 		value, err := source.Resolve(ctx, e.Lookup)
 		if err == nil {
-			err = secrets.CheckToken(value, what+" ("+source.String()+")", allowClassic)
+			err = check(value, what+" ("+source.String()+")")
 		}
 		switch {
 		case err != nil && ctx.Err() != nil:

@@ -391,7 +391,7 @@ func (g *gitDelivery) repeat(ctx context.Context, what, script string, stdin fun
 			return res.out, nil
 		}
 		if err == nil {
-			err = gitFailure(res, g.d, g.client.endpoint.host)
+			err = gitFailure(res, g.d, g.client.endpoint.Host())
 		}
 		err = fmt.Errorf("%s: %w", what, err)
 		var network *NetworkError

@@ -5,74 +5,51 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+
+	"github.com/sbxpair/sbxpair/policy"
 )
 
 // Endpoint says where one GitHub is. The zero Endpoint is not usable; take [DotCom] or [ParseEndpoint].
-type Endpoint struct {
-	host    string // web and git, with port if any
-	api     string // base URL of REST, with trailing slash
-	uploads string
-}
+type Endpoint struct{ at policy.GitHub }
 
 // DotCom is github.com.
 func DotCom() Endpoint {
-	return Endpoint{"github.com", "https://api.github.com/", "https://uploads.github.com/"}
+	at, _ := policy.ParseGitHub("") // which is never refused
+	return Endpoint{at}
 }
 
 var hostForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*(:[1-9][0-9]{0,4})?$`)
 
-// ParseEndpoint returns the Endpoint of a GitHub host name as a person writes it: "github.com", a GHE.com name such as
-// "octo.ghe.com" (data residency; its API is api.octo.ghe.com), or the host of a GitHub Enterprise Server, whose API is under
-// /api/v3 (github/docs, November 2026). An empty host means github.com.
+// ParseEndpoint returns the Endpoint of a GitHub host name as a person writes it; see [policy.ParseGitHub].
 func ParseEndpoint(host string) (Endpoint, error) {
-	host = strings.TrimSuffix(strings.ToLower(strings.TrimSpace(host)), ".")
-	switch {
-	case host == "", host == "github.com", host == "www.github.com", host == "api.github.com":
-		return DotCom(), nil
-	case !hostForm.MatchString(host):
-		return Endpoint{}, fmt.Errorf("%w: %q is no host name", ErrOutOfBounds, oneLine(host, 80))
+	at, err := policy.ParseGitHub(host)
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("%w: %w", ErrOutOfBounds, err)
 	}
-	if name, ok := strings.CutSuffix(host, ".ghe.com"); ok {
-		name = strings.TrimPrefix(name, "api.")
-		if strings.Contains(name, ".") {
-			return Endpoint{}, fmt.Errorf("%w: %q is no GHE.com name: SUBDOMAIN.ghe.com", ErrOutOfBounds, host)
-		}
-		return Endpoint{name + ".ghe.com", "https://api." + name + ".ghe.com/", "https://uploads." + name + ".ghe.com/"}, nil
-	}
-	return Endpoint{host, "https://" + host + "/api/v3/", "https://" + host + "/api/uploads/"}, nil
+	return Endpoint{at}, nil
 }
 
 // Host is the name of the web and git host, with its port if it has one.
-func (e Endpoint) Host() string { return e.host }
+func (e Endpoint) Host() string { return e.at.Host }
 
 // APIHost is the host of the REST API.
-func (e Endpoint) APIHost() string { return hostOf(e.api) }
+func (e Endpoint) APIHost() string { return e.at.APIHost() }
+
+// API is the base URL of the REST API, with a slash at its end.
+func (e Endpoint) API() string { return e.at.API }
 
 // Hosts are the hosts that the github sandbox has to reach for everything this package does: git and REST. They are the same
 // one name on a GitHub Enterprise Server. The policy of the sandbox is made from them.
-func (e Endpoint) Hosts() []string {
-	if e.APIHost() == e.host {
-		return []string{e.host}
-	}
-	return []string{e.APIHost(), e.host}
-}
+func (e Endpoint) Hosts() []string { return e.at.Hosts() }
 
 // CloneURL is the https URL of a repository for git. It never holds a credential.
-func (e Endpoint) CloneURL(r Repo) string { return "https://" + e.host + "/" + r.String() + ".git" }
+func (e Endpoint) CloneURL(r Repo) string { return "https://" + e.at.Host + "/" + r.String() + ".git" }
 
 // WebURL is the address of a repository for people.
-func (e Endpoint) WebURL(r Repo) string { return "https://" + e.host + "/" + r.String() }
+func (e Endpoint) WebURL(r Repo) string { return "https://" + e.at.Host + "/" + r.String() }
 
 func (e Endpoint) allows(host string) bool {
-	return host != "" && (host == hostOf(e.api) || host == hostOf(e.uploads))
-}
-
-func hostOf(base string) string {
-	u, err := url.Parse(base)
-	if err != nil {
-		return ""
-	}
-	return u.Host
+	return host != "" && (host == e.at.APIHost() || host == e.at.UploadsHost())
 }
 
 // Repo names a repository.

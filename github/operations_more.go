@@ -86,7 +86,7 @@ func (c *Client) SearchIssues(ctx context.Context, r Repo, words string, limit i
 	limit = min(max(limit, 1), perPage)
 	res, _, err := c.gh.Search.Issues(ctx, strings.Join(kept, " ")+" repo:"+r.String(), &gh.SearchOptions{ListOptions: gh.ListOptions{PerPage: limit}})
 	if errors.Is(unwrap(err), ErrBlockedByPolicy) {
-		return nil, fmt.Errorf("search %s: the github sandbox has no rule that allows GET %ssearch/issues; a list needs none: %w", r, c.endpoint.api, unwrap(err))
+		return nil, fmt.Errorf("search %s: the github sandbox has no rule that allows GET %ssearch/issues; a list needs none: %w", r, c.endpoint.API(), unwrap(err))
 	}
 	if err != nil {
 		return nil, fail("search "+r.String(), err)

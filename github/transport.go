@@ -67,7 +67,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		defer req.Body.Close()
 	}
 	if req.URL == nil || req.URL.Scheme != "https" || req.URL.User != nil || !t.endpoint.allows(req.URL.Host) {
-		return nil, fmt.Errorf("%w: only https to the API of %s leaves the sandbox", ErrOutOfBounds, t.endpoint.host)
+		return nil, fmt.Errorf("%w: only https to the API of %s leaves the sandbox", ErrOutOfBounds, t.endpoint.Host())
 	}
 	if req.Host != "" && req.Host != req.URL.Host {
 		return nil, fmt.Errorf("%w: a host header beside the URL", ErrOutOfBounds)

@@ -299,7 +299,11 @@ func (r *run) preflight(ctx context.Context) error {
 		return err
 	}
 	cfg := r.req.Config
-	creds, err := provision.ResolveCredentials(ctx, cfg.Agent.Token, cfg.GitHub.Token, r.req.Lookup)
+	provider, err := cfg.Agent.ModelProvider()
+	if err != nil {
+		return fmt.Errorf("%w: agent.provider: %w", config.ErrInvalid, err)
+	}
+	creds, err := provision.ResolveCredentials(ctx, provider, cfg.Agent.Token, cfg.GitHub.Token, r.req.Lookup)
 	if err != nil {
 		return err
 	}
@@ -433,7 +437,7 @@ func (r *run) makePlan(ctx context.Context, dir string) error {
 		return err
 	}
 	in := provision.Input{
-		Run: r.id, Engine: r.engineRef, Repo: r.repo, AgentEnv: r.adapter.Credential.Env, BoundHosts: r.adapter.Credential.Hosts,
+		Run: r.id, Engine: r.engineRef, Repo: r.repo, AgentEnv: r.adapter.Credential.Env,
 		Workspace: sbx.Workspace{Path: dir}, Empty: filepath.Join(r.req.Store.Dir(r.id), "empty"),
 	}.WithConfig(r.req.Config, version)
 	r.plan, err = provision.New(in)
@@ -469,7 +473,7 @@ func (r *run) prove(ctx context.Context) (string, error) {
 
 // takeProof asks from inside both sandboxes whether the pair is as planned, and records the answers.
 func (r *run) takeProof(ctx context.Context) (events.Proof, error) {
-	proof, err := provision.Prove(ctx, r.pair, r.plan, r.adapter.Credential.Check, r.agentToken, r.githubToken)
+	proof, err := provision.Prove(ctx, r.pair, r.plan, r.agentToken, r.githubToken)
 	r.log.Emit(proof)
 	r.proofs++
 	return proof, err

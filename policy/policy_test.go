@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -374,7 +375,7 @@ func TestPresets(t *testing.T) {
 }
 
 func TestProfiles(t *testing.T) {
-	agent, err := policy.ForAgent("copilot")
+	agent, err := policy.ForAgent("copilot", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,8 +431,50 @@ func TestProfiles(t *testing.T) {
 			t.Errorf("repository %q: %v", bad, err)
 		}
 	}
-	if _, err := policy.ForAgent("nobody"); !errors.Is(err, policy.ErrRole) {
-		t.Errorf("unknown agent: %v", err)
+}
+
+func TestEachAgentReachesItsOwnModelOnly(t *testing.T) {
+	for _, tt := range []struct{ agent, provider, service, host string }{
+		{"copilot", "", "github", "api.githubcopilot.com"},
+		{"claude", "", "anthropic", "api.anthropic.com"},
+		{"codex", "openai", "openai", "api.openai.com"},
+		{"gemini", "", "google", "generativelanguage.googleapis.com"},
+		{"opencode", "anthropic", "anthropic", "api.anthropic.com"},
+		{"pi", "google", "google", "generativelanguage.googleapis.com"},
+	} {
+		p, err := policy.ForAgent(tt.agent, tt.provider)
+		if err != nil || p.Service != tt.service || !slices.Contains(p.Bound(), tt.host) {
+			t.Errorf("%+v: %+v, %v", tt, p, err)
+		}
+		if tt.agent != "copilot" && len(p.Bound()) != 1 {
+			t.Errorf("%s: its credential goes to %v", tt.agent, p.Bound())
+		}
+	}
+	for _, bad := range [][2]string{{"nobody", ""}, {"opencode", ""}, {"pi", ""}, {"claude", "openai"}, {"pi", "github"}, {"copilot", "x"}} {
+		if _, err := policy.ForAgent(bad[0], bad[1]); !errors.Is(err, policy.ErrRole) {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}
+
+func TestWhereGitHubIs(t *testing.T) {
+	for _, tt := range []struct{ host, web, api, path string }{
+		{"", "github.com", "api.github.com", ""},
+		{"WWW.GitHub.com.", "github.com", "api.github.com", ""},
+		{"octo.ghe.com", "octo.ghe.com", "api.octo.ghe.com", ""},
+		{"api.octo.ghe.com", "octo.ghe.com", "api.octo.ghe.com", ""},
+		{"git.corp.test", "git.corp.test", "git.corp.test", "/api/v3"},
+		{"git.corp.test:8443", "git.corp.test:8443", "git.corp.test:8443", "/api/v3"},
+	} {
+		at, err := policy.ParseGitHub(tt.host)
+		if err != nil || at.Host != tt.web || at.APIHost() != tt.api || at.APIPath() != tt.path {
+			t.Errorf("%q: %+v, %v", tt.host, at, err)
+		}
+	}
+	for _, bad := range []string{"a.b.ghe.com", "https://github.com", "x y", "git@host"} {
+		if at, err := policy.ParseGitHub(bad); !errors.Is(err, policy.ErrRole) {
+			t.Errorf("%q: %+v, %v", bad, at, err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,18 +23,52 @@ type Need struct {
 
 // A Profile is the least that a role needs.
 type Profile struct {
-	Role  string // "agent copilot", "github"
-	Needs []Need
+	Role    string // "agent copilot", "github"
+	Service string // the engine's built-in service whose credential goes to the needed hosts
+	Needs   []Need
 }
 
-// ForAgent returns what an agent CLI needs at least: its model and nothing else. The error matches [ErrRole].
+// Bound are the hosts to which the role's credential goes: those that it cannot do without.
+func (p Profile) Bound() []string {
+	var hosts []string
+	for _, n := range p.Needs {
+		host, _, err := net.SplitHostPort(n.Resource)
+		if err != nil {
+			host = n.Resource
+		}
+		if !n.Optional && !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
+	}
+	return hosts
+}
+
+// ForAgent returns what an agent CLI needs at least: its model and nothing else. provider is the service whose models it
+// uses, by the name that the engine's built-in secret has; "" is the CLI's own. The error matches [ErrRole].
 //
 // Source: hosts seen with the CLI behind a refusing proxy (Copilot CLI 1.0.102, Claude Code 2.1.332, Codex 0.171.0,
-// Gemini CLI 0.61.0); for Copilot's plan hosts github/docs copilot-allowlist-reference.
-func ForAgent(name string) (Profile, error) {
-	p := Profile{Role: "agent " + name}
-	switch name {
-	case "copilot":
+// Gemini CLI 0.61.0, opencode 1.18.33, pi 1.6.0); for Copilot's plan hosts github/docs copilot-allowlist-reference.
+func ForAgent(name, provider string) (Profile, error) {
+	// What a CLI speaks: with nothing configured the first one.
+	speaks, known := map[string][]string{
+		"copilot": {"github"}, "claude": {"anthropic"}, "codex": {"openai"}, "gemini": {"google"},
+		"opencode": {"", "anthropic", "openai", "google"}, "pi": {"", "anthropic", "openai", "google"},
+	}[name]
+	if !known {
+		return Profile{}, fmt.Errorf("%w for agent %q", ErrRole, clip(name))
+	}
+	if provider == "" {
+		provider = speaks[0]
+	}
+	if provider == "" {
+		return Profile{}, fmt.Errorf("%w for agent %q: it has no provider of its own; name one of %s", ErrRole, name, strings.Join(speaks[1:], ", "))
+	}
+	if !slices.Contains(speaks, provider) {
+		return Profile{}, fmt.Errorf("%w for agent %q with provider %q; it can use %s", ErrRole, name, clip(provider), strings.Join(slices.DeleteFunc(speaks, func(s string) bool { return s == "" }), ", "))
+	}
+	p := Profile{Role: "agent " + name, Service: provider}
+	switch provider {
+	case "github":
 		p.Needs = []Need{
 			// One pattern for /copilot_internal/… and /copilot/…: each rule costs a call of the engine.
 			{Resource: "api.github.com:443", Paths: []string{"/copilot*/**"},
@@ -45,48 +80,45 @@ func ForAgent(name string) (Profile, error) {
 			{Resource: "api.business.githubcopilot.com:443", Reason: "the model, on a business plan"},
 			{Resource: "api.enterprise.githubcopilot.com:443", Reason: "the model, on an enterprise plan"},
 		}
-	case "claude":
+	case "anthropic":
 		p.Needs = []Need{{Resource: "api.anthropic.com:443", Reason: "the model"}}
-	case "codex":
+	case "openai":
 		p.Needs = []Need{{Resource: "api.openai.com:443", Reason: "the model"}}
-	case "gemini":
+	case "google":
 		p.Needs = []Need{{Resource: "generativelanguage.googleapis.com:443", Reason: "the model"}}
-	case "opencode", "pi":
-		// The provider is the user's choice; it comes from the configuration.
-	default:
-		return Profile{}, fmt.Errorf("%w for agent %q", ErrRole, clip(name))
 	}
 	return p, nil
 }
 
-// ForGitHub returns what work on one repository ("OWNER/NAME") needs. Host is the web host, such as "github.com" or a
-// GitHub Enterprise one; "" is github.com. The error matches [ErrRole].
+// ForGitHub returns what work on one repository ("OWNER/NAME") needs. Host is as for [ParseGitHub]. The error matches
+// [ErrRole].
 func ForGitHub(repo, host string) (Profile, error) {
-	if host == "" {
-		host = "github.com"
+	at, err := ParseGitHub(host)
+	if err != nil {
+		return Profile{}, err
 	}
-	h, err := ParseHost(host)
-	if err != nil || h.Addr().IsValid() {
-		return Profile{}, fmt.Errorf("%w for GitHub host %q: not a host name", ErrRole, clip(host))
+	if h, err := ParseHost(at.Host); err == nil && h.Addr().IsValid() {
+		return Profile{}, fmt.Errorf("%w for GitHub host %q: it is an address, not a name", ErrRole, clip(host))
 	}
 	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}$`).MatchString(repo) ||
 		strings.HasSuffix(repo, "/.") || strings.HasSuffix(repo, "/..") {
 		return Profile{}, fmt.Errorf("%w for repository %q: want OWNER/NAME", ErrRole, clip(repo))
 	}
-	web := h.String()
-	api, prefix := web, "/api/v3" // GitHub Enterprise Server
-	switch {
-	case web == "github.com":
-		api, prefix = "api.github.com", ""
-	case strings.HasSuffix(web, ".ghe.com"):
-		api, prefix = "api."+web, ""
-	}
 	repo = strings.TrimSuffix(repo, ".git")
-	return Profile{Role: "github", Needs: []Need{
-		{Resource: api + ":443", Paths: []string{prefix + "/repos/" + repo + "/**"}, Reason: "issues, pull requests and comments of " + repo},
-		{Resource: api + ":443", Methods: []string{"GET"}, Paths: []string{prefix + "/user", prefix + "/rate_limit"}, Reason: "whose token it is and what is left of its rate", Optional: true},
-		{Resource: web + ":443", Paths: []string{"/" + repo + ".git/**"}, Reason: "git over HTTPS for " + repo},
+	api, prefix := withPort(at.APIHost()), at.APIPath()
+	return Profile{Role: "github", Service: "github", Needs: []Need{
+		{Resource: api, Paths: []string{prefix + "/repos/" + repo + "/**"}, Reason: "issues, pull requests and comments of " + repo},
+		{Resource: api, Methods: []string{"GET"}, Paths: []string{prefix + "/user", prefix + "/rate_limit"}, Reason: "whose token it is and what is left of its rate", Optional: true},
+		{Resource: withPort(at.Host), Paths: []string{"/" + repo + ".git/**"}, Reason: "git over HTTPS for " + repo},
 	}}, nil
+}
+
+// withPort adds the port of HTTPS where none is named.
+func withPort(host string) string {
+	if strings.Contains(host, ":") {
+		return host
+	}
+	return host + ":443"
 }
 
 // Hosts returns one allow rule for each host, for engines that know hosts only. Reasons of several needs are joined.

@@ -15,9 +15,10 @@ type Credentials struct {
 	GitHub secrets.Value // for the repository only
 }
 
-// ResolveCredentials fetches both values and checks by their shape that they can work. lookup reads the environment.
+// ResolveCredentials fetches both values and checks by their shape that they can work: the agent's with provider. lookup
+// reads the environment.
 // The error matches [secrets.ErrMissing] or [secrets.ErrUnfit] and says for each credential what is wrong.
-func ResolveCredentials(ctx context.Context, agent, github secrets.Source, lookup func(string) (string, bool)) (Credentials, error) {
+func ResolveCredentials(ctx context.Context, provider secrets.Provider, agent, github secrets.Source, lookup func(string) (string, bool)) (Credentials, error) {
 	var c Credentials
 	var agentErr, githubErr error
 	var wg sync.WaitGroup
@@ -25,16 +26,16 @@ func ResolveCredentials(ctx context.Context, agent, github secrets.Source, looku
 	wg.Go(func() { c.GitHub, githubErr = github.Resolve(ctx, lookup) })
 	wg.Wait()
 	if agentErr == nil {
-		agentErr = secrets.CheckToken(c.Agent, "the agent's token ("+agent.String()+")", false)
+		agentErr = provider.CheckToken(c.Agent, "the agent's token ("+agent.String()+")")
 	}
 	if githubErr == nil {
-		githubErr = secrets.CheckToken(c.GitHub, "the GitHub token ("+github.String()+")", true)
+		githubErr = secrets.CheckToken(c.GitHub, "the GitHub token ("+github.String()+")")
 	}
 	if err := errors.Join(wrap("agent", agentErr), wrap("github", githubErr)); err != nil {
 		return Credentials{}, err
 	}
 	if c.Agent.Equal(c.GitHub) {
-		return Credentials{}, fmt.Errorf("%w: %s and %s hold the same token; a pair needs two: one with \"Copilot Requests\" only, one for the repository only",
+		return Credentials{}, fmt.Errorf("%w: %s and %s hold the same token; a pair needs two: one for the model only, one for the repository only",
 			secrets.ErrUnfit, agent, github)
 	}
 	return c, nil

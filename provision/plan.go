@@ -43,6 +43,16 @@ type Binding struct {
 	Hosts       []string `json:"hosts"`             // where the value goes
 	Env         string   `json:"env"`               // the variable that holds the placeholder inside
 	Placeholder string   `json:"placeholder"`
+	Header      string   `json:"header"`          // in which requests carry it
+	Check       string   `json:"check,omitempty"` // URL that answers 2xx to it and costs nothing
+}
+
+// RequestHeader is the line in which a request carries the placeholder.
+func (b Binding) RequestHeader() string {
+	if b.Header == "Authorization" {
+		return "Authorization: Bearer " + b.Placeholder
+	}
+	return b.Header + ": " + b.Placeholder
 }
 
 // Environment is what a process in the sandbox needs to find its credential's placeholder, as NAME=value.
@@ -74,15 +84,15 @@ type Plan struct {
 
 // Input is what a plan follows from.
 type Input struct {
-	Run        pair.RunID
-	Engine     pair.EngineRef
-	Repo       string   // OWNER/NAME
-	Host       string   // of GitHub
-	Agent      string   // name of the agent adapter
-	AgentEnv   string   // the variable in which the agent CLI looks for its credential
-	BoundHosts []string // where the agent's credential may go
-	Workspace  sbx.Workspace
-	Mounts     []sbx.Workspace
+	Run       pair.RunID
+	Engine    pair.EngineRef
+	Repo      string // OWNER/NAME
+	Host      string // of GitHub
+	Agent     string // name of the agent adapter
+	Provider  string // whose models it uses, as policy.ForAgent knows them; "" is its own
+	AgentEnv  string // the variable in which the agent CLI looks for its credential; "" is the provider's
+	Workspace sbx.Workspace
+	Mounts    []sbx.Workspace
 	// Empty is an empty folder for the github sandbox, for engines that cannot do without a workspace (sbx below 0.42).
 	Empty         string
 	AgentStrategy Strategy // empty: the best
@@ -97,7 +107,15 @@ type Input struct {
 // New computes the plan. It has no side effects. The error matches [ErrRefused] if what is asked for would break the
 // split, and says which part.
 func New(in Input) (Plan, error) {
-	agentProfile, err := policy.ForAgent(in.Agent)
+	agentProfile, err := policy.ForAgent(in.Agent, in.Provider)
+	if err != nil {
+		return Plan{}, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	provider, known := secrets.LookupProvider(agentProfile.Service)
+	if !known {
+		return Plan{}, fmt.Errorf("%w: no credential of %q can be bound", ErrRefused, agentProfile.Service)
+	}
+	at, err := policy.ParseGitHub(in.Host)
 	if err != nil {
 		return Plan{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
@@ -117,16 +135,16 @@ func New(in Input) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	for _, own := range append(gitHosts(in.Host), "any."+in.Host) { // the last one stands for the host's other names
-		if wide := covering(agentRules, own); wide != "" && !slices.Contains(in.BoundHosts, own) {
+	for _, own := range append(at.Hosts(), "any."+at.Host) { // the last one stands for the host's other names
+		if wide := covering(agentRules, own); wide != "" && !slices.Contains(agentProfile.Bound(), own) {
 			return Plan{}, fmt.Errorf("%w: %q would let the agent sandbox reach %s, which belongs to the github sandbox; take it out of network.allow", ErrRefused, wide, own)
 		}
 	}
-	bound := slices.DeleteFunc(slices.Clone(in.BoundHosts), func(host string) bool { return covering(agentRules, host) == "" })
+	bound := slices.DeleteFunc(agentProfile.Bound(), func(host string) bool { return covering(agentRules, host) == "" })
 	if len(bound) == 0 {
 		return Plan{}, fmt.Errorf("%w: network.deny leaves the agent no host to use its credential on", ErrRefused)
 	}
-	for _, host := range gitHosts(in.Host) {
+	for _, host := range at.Hosts() {
 		if covering(githubRules, host) == "" {
 			return Plan{}, fmt.Errorf("%w: network.deny takes %s from the github sandbox, which cannot work without it", ErrRefused, host)
 		}
@@ -136,47 +154,36 @@ func New(in Input) (Plan, error) {
 		none = []sbx.Workspace{{Path: in.Empty}}
 	}
 	return Plan{
-		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Host: in.Host, Local: in.Local,
+		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Host: at.Host, Local: in.Local,
 		Agent: Spec{
 			Role: pair.RoleAgent, Name: in.Run.Name(pair.RoleAgent),
 			Workspaces: append([]sbx.Workspace{in.Workspace}, in.Mounts...),
 			CPUs:       in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
-			Allow: agentRules, Deny: deny, Secret: agentBinding(in, bound),
+			Allow: agentRules, Deny: deny, Secret: agentBinding(in, provider, bound),
 		},
 		GitHub: Spec{
 			Role: pair.RoleGitHub, Name: in.Run.Name(pair.RoleGitHub), Workspaces: none, CPUs: in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
 			Allow: githubRules, Deny: deny,
-			Secret: Binding{Service, "github", gitHosts(in.Host), "GH_TOKEN", secrets.GitHubServicePlaceholder},
+			Secret: Binding{Service, "github", at.Hosts(), "GH_TOKEN", secrets.GitHubServicePlaceholder, "Authorization", at.API + "repos/" + in.Repo},
 		},
 	}, nil
 }
 
-// agentBinding gives the agent its credential. The built-in github service holds the Copilot token too: scoped to the
-// agent sandbox it also shadows a global one. Its placeholder has the shape of a fine-grained token, since the Copilot
-// CLI checks that before it sends anything.
-func agentBinding(in Input, hosts []string) Binding {
-	b := Binding{Service, "github", hosts, in.AgentEnv, secrets.GitHubPATPlaceholder}
+// agentBinding gives the agent its credential. For Copilot the built-in github service holds the token too: scoped to
+// the agent sandbox it also shadows a global one. The placeholder has the shape of a real credential, since some CLIs
+// look at that before they send anything.
+func agentBinding(in Input, p secrets.Provider, hosts []string) Binding {
+	b := Binding{Service, p.Name, hosts, in.AgentEnv, p.Placeholder, p.Header, p.Check}
+	if b.Env == "" {
+		b.Env = p.Env
+	}
 	if in.AgentStrategy == Custom {
+		b.Strategy, b.Service = Custom, ""
 		// The run id makes the placeholder unique, so that a leftover of another run is never taken for ours.
-		b = Binding{Custom, "", hosts, in.AgentEnv, "github_pat_sbxproxymanaged" + string(in.Run)[5:] + secrets.GitHubPATPlaceholder[33:]}
+		own := string(in.Run)[5:]
+		b.Placeholder = strings.Replace(p.Placeholder, "sbxproxymanaged"+strings.Repeat("0", len(own)), "sbxproxymanaged"+own, 1)
 	}
 	return b
-}
-
-// gitHosts are the hosts to which GH_TOKEN is bound.
-func gitHosts(host string) []string {
-	if host == "github.com" {
-		return []string{"api.github.com", "github.com"}
-	}
-	return []string{apiHost(host), host}
-}
-
-func apiHost(host string) string {
-	switch {
-	case host == "github.com", strings.HasSuffix(host, ".ghe.com"):
-		return "api." + host
-	}
-	return host // GitHub Enterprise Server has its API under /api/v3
 }
 
 // rules joins what a role needs with what the operator allows, without what the operator denies: a seeded list must

@@ -18,7 +18,7 @@ import (
 func input() provision.Input {
 	return provision.Input{
 		Run: "3abcdefghijk", Engine: pair.EngineRef{Kind: pair.EngineLocal}, Repo: "octo/slugify", Host: "github.com",
-		Agent: "copilot", AgentEnv: "COPILOT_GITHUB_TOKEN", BoundHosts: []string{"api.github.com", "api.githubcopilot.com"},
+		Agent: "copilot", AgentEnv: "COPILOT_GITHUB_TOKEN",
 		Workspace: sbx.Workspace{Path: "/w"},
 	}
 }
@@ -78,6 +78,49 @@ func TestCustomPlaceholderIsTheRunsOwnAndTokenShaped(t *testing.T) {
 	}
 }
 
+// Each agent's credential goes to its own model's hosts, in the header that its CLI sends, by a service of the engine.
+func TestBindingOfEachAgent(t *testing.T) {
+	for _, tt := range []struct{ agent, provider, service, env, header, host string }{
+		{"copilot", "", "github", "COPILOT_GITHUB_TOKEN", "Authorization: Bearer github_pat_", "api.githubcopilot.com"},
+		{"claude", "", "anthropic", "ANTHROPIC_API_KEY", "x-api-key: sk-ant-", "api.anthropic.com"},
+		{"codex", "", "openai", "CODEX_API_KEY", "Authorization: Bearer sk-proj-", "api.openai.com"},
+		{"gemini", "", "google", "GEMINI_API_KEY", "x-goog-api-key: AIza", "generativelanguage.googleapis.com"},
+		{"opencode", "anthropic", "anthropic", "ANTHROPIC_API_KEY", "x-api-key: sk-ant-", "api.anthropic.com"},
+		{"pi", "openai", "openai", "OPENAI_API_KEY", "Authorization: Bearer sk-proj-", "api.openai.com"},
+	} {
+		for _, strategy := range []provision.Strategy{provision.Service, provision.Custom} {
+			in := input()
+			in.Agent, in.Provider, in.AgentStrategy, in.Paths = tt.agent, tt.provider, strategy, true
+			if in.AgentEnv = ""; tt.agent == "codex" {
+				in.AgentEnv = "CODEX_API_KEY" // the CLI reads another variable than people keep the key in
+			}
+			plan, err := provision.New(in)
+			if err != nil {
+				t.Errorf("%s: %v", tt.agent, err)
+				continue
+			}
+			b := plan.Agent.Secret
+			if b.Strategy != strategy || (b.Service == tt.service) != (strategy == provision.Service) || b.Env != tt.env ||
+				!strings.HasPrefix(b.RequestHeader(), tt.header) || !slices.Contains(b.Hosts, tt.host) || !secrets.IsPlaceholder(b.Placeholder) {
+				t.Errorf("%s, %s: %+v", tt.agent, strategy, b)
+			}
+			if strategy == provision.Custom && !strings.Contains(b.Placeholder, string(in.Run)[5:]) {
+				t.Errorf("%s: placeholder %q is not the run's own", tt.agent, b.Placeholder)
+			}
+			for _, host := range []string{"github.com:443", "api.github.com:443"} {
+				if slices.Contains(allowed(plan.Agent), host) && tt.service != "github" {
+					t.Errorf("%s reaches %s", tt.agent, host)
+				}
+			}
+			for _, host := range b.Hosts {
+				if host != "api.github.com" && slices.Contains(allowed(plan.GitHub), host+":443") {
+					t.Errorf("%s: the github sandbox reaches %s", tt.agent, host)
+				}
+			}
+		}
+	}
+}
+
 // TestFieldReports holds the rows of the category policy that the plan answers.
 func TestFieldReports(t *testing.T) {
 	t.Run("R036", func(t *testing.T) { // deny wins over the baseline, which is filtered before it is applied
@@ -109,7 +152,7 @@ func TestFieldReports(t *testing.T) {
 		}
 		answer.Match = "^sh -c"
 		b.script(fake.Script{Version: "0.47", Exec: []fake.ExecRule{answer}})
-		_, err := provision.Prove(t.Context(), p, b.plan, "", creds.Agent, creds.GitHub)
+		_, err := provision.Prove(t.Context(), p, b.plan, creds.Agent, creds.GitHub)
 		if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
 			t.Error(err)
 		}
@@ -160,7 +203,6 @@ func TestPlanRefusesWhatWouldBreakTheSplit(t *testing.T) {
 		"the agent may push": func(in *provision.Input) { in.Allow = []string{"github.com"} },
 		"by a wildcard": func(in *provision.Input) {
 			in.Host = "git.corp.test"
-			in.BoundHosts = []string{"api.githubcopilot.com"}
 			in.Allow = []string{"*.corp.test"}
 		},
 		"the model is denied":        func(in *provision.Input) { in.Deny = []string{"api.github.com", "**.githubcopilot.com"} },

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/policy"
 	"github.com/sbxpair/sbxpair/sbx"
 	"github.com/sbxpair/sbxpair/secrets"
 )
@@ -45,29 +46,37 @@ type question struct {
 }
 
 // questions lists what is asked from inside each sandbox.
-func (p Plan) questions(agentCheck string) map[pair.Role][]question {
-	git := fmt.Sprintf("https://%s/%s.git/info/refs?service=git-receive-pack", p.Host, p.Repo)
-	api := fmt.Sprintf("https://%s/repos/", apiHost(p.Host))
-	if p.Host == apiHost(p.Host) {
-		api = fmt.Sprintf("https://%s/api/v3/repos/", p.Host)
-	}
+func (p Plan) questions() map[pair.Role][]question {
+	at := p.gitHub()
+	git := fmt.Sprintf("https://%s/%s.git/info/refs?service=git-receive-pack", at.Host, p.Repo)
 	agent := []question{{"push is blocked", git, wantBlocked}, {"another host is blocked", "https://" + otherHost(p.Agent) + "/", wantBlocked}}
-	if agentCheck != "" {
-		agent = append(agent, question{"own credential is accepted", agentCheck, wantAccepted})
+	github := []question{{"another host is blocked", "https://" + otherHost(p.GitHub) + "/", wantBlocked}}
+	for _, own := range []struct {
+		secret Binding
+		list   *[]question
+	}{{p.Agent.Secret, &agent}, {p.GitHub.Secret, &github}} {
+		if own.secret.Check != "" {
+			*own.list = append(*own.list, question{"own credential is accepted", own.secret.Check, wantAccepted})
+		}
 	}
-	github := []question{{"own credential is accepted", api + p.Repo, wantAccepted}, {"another host is blocked", "https://" + otherHost(p.GitHub) + "/", wantBlocked}}
 	for _, host := range p.Agent.Secret.Hosts {
 		if covering(p.GitHub.Allow, host) == "" {
 			github = append(github, question{"the model is blocked: " + host, "https://" + host + "/", wantBlocked})
 		}
 	}
-	if byPath(p.Agent, apiHost(p.Host)) {
-		agent = append(agent, question{"the repository's API is blocked", api + p.Repo, wantBlocked})
+	if covering(p.Agent.Allow, at.APIHost()) == "" || byPath(p.Agent, at.APIHost()) {
+		agent = append(agent, question{"the repository's API is blocked", at.API + "repos/" + p.Repo, wantBlocked})
 	}
-	if byPath(p.GitHub, apiHost(p.Host)) {
-		github = append(github, question{"another repository's API is blocked", api + "github/docs", wantBlocked})
+	if byPath(p.GitHub, at.APIHost()) {
+		github = append(github, question{"another repository's API is blocked", at.API + "repos/github/docs", wantBlocked})
 	}
 	return map[pair.Role][]question{pair.RoleAgent: agent, pair.RoleGitHub: github}
+}
+
+// gitHub is where the plan's GitHub is. A plan is made for a host that parses.
+func (p Plan) gitHub() policy.GitHub {
+	at, _ := policy.ParseGitHub(p.Host)
+	return at
 }
 
 // byPath reports whether the role reaches host by path rules alone.
@@ -98,7 +107,7 @@ func otherHost(s Spec) string {
 // Probed reports how often the proof itself asked the role's sandbox for a host that it expected to be blocked.
 func (p Plan) Probed(role pair.Role, host string) int {
 	n := 0
-	for _, q := range p.questions("")[role] {
+	for _, q := range p.questions()[role] {
 		if u, err := url.Parse(q.url); err == nil && q.want == wantBlocked && u.Hostname() == hostPart(host) {
 			n++
 		}
@@ -115,7 +124,7 @@ while [ $# -gt 0 ]; do
   n=$((n+1))
   (
     code=$(curl -sS -o "$out/$n.body" -w '%{http_code}' --max-time 20 --proto =https --max-redirs 0 \
-      ${SBXPAIR_PROBE_TOKEN:+-H "Authorization: Bearer $SBXPAIR_PROBE_TOKEN"} -A sbxpair-proof "$2" 2>"$out/$n.err")
+      -H "$SBXPAIR_PROBE_HEADER" -H 'anthropic-version: 2023-06-01' -A sbxpair-proof "$2" 2>"$out/$n.err")
     printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$?" "$code" "$(head -c 400 "$out/$n.body" 2>/dev/null | base64 | tr -d '\n')" \
       "$(head -c 300 "$out/$n.err" | base64 | tr -d '\n')" >"$out/$n.line"
   ) &
@@ -137,12 +146,11 @@ exit 0
 
 // Prove asks from inside both sandboxes whether the pair is as planned: the own credential is accepted, the other
 // role's host and any other host are blocked, no value is in any process's environment, no SSH identity is at hand.
-// agentCheck is a URL that answers 2xx to the agent's credential; empty means there is none to ask. The evidence is
-// returned also beside an error, which matches [ErrCredential] if a host refused the credential that belongs there, else [ErrNotProven].
-func Prove(ctx context.Context, p *pair.Pair, plan Plan, agentCheck string, values ...secrets.Value) (events.Proof, error) {
+// The evidence is returned also beside an error, which matches [ErrCredential] if a host refused the credential that belongs there, else [ErrNotProven].
+func Prove(ctx context.Context, p *pair.Pair, plan Plan, values ...secrets.Value) (events.Proof, error) {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
-	asked := plan.questions(agentCheck)
+	asked := plan.questions()
 	known := secrets.NewRedactor(values...)
 	var proof [2][]events.Probe
 	var errs [2]error
@@ -163,7 +171,7 @@ func ask(ctx context.Context, box *pair.Sandbox, spec Spec, list []question, kno
 	for _, q := range list {
 		argv = append(argv, q.name, q.url)
 	}
-	res, err := box.Exec(ctx, sbx.ExecSpec{Argv: argv, Env: []sbx.EnvVar{{Name: "SBXPAIR_PROBE_TOKEN", Value: spec.Secret.Placeholder}}})
+	res, err := box.Exec(ctx, sbx.ExecSpec{Argv: argv, Env: []sbx.EnvVar{{Name: "SBXPAIR_PROBE_HEADER", Value: spec.Secret.RequestHeader()}}})
 	if err != nil {
 		return nil, fmt.Errorf("prove %s: %w", box.Name, err)
 	}

@@ -11,16 +11,18 @@ import (
 type Kind string
 
 const (
-	KindFineGrained  Kind = "fine-grained" // github_pat_…: fine-grained personal access token
-	KindClassic      Kind = "classic"      // ghp_…: classic personal access token
-	KindOAuth        Kind = "oauth"        // gho_…: OAuth app or gh login
-	KindAppUser      Kind = "app-user"     // ghu_…: GitHub App acting for a user
-	KindInstallation Kind = "installation" // ghs_…: GitHub App installation, Actions' GITHUB_TOKEN
-	KindRefresh      Kind = "refresh"      // ghr_…: refresh token, no use as a credential
-	KindAnthropic    Kind = "anthropic"    // sk-ant-…
-	KindOpenAI       Kind = "openai"       // sk-…
-	KindPlaceholder  Kind = "placeholder"  // one of ours or sbx's: not a credential
-	KindUnknown      Kind = "unknown"      // none of the above
+	KindFineGrained    Kind = "fine-grained"    // github_pat_…: fine-grained personal access token
+	KindClassic        Kind = "classic"         // ghp_…: classic personal access token
+	KindOAuth          Kind = "oauth"           // gho_…: OAuth app or gh login
+	KindAppUser        Kind = "app-user"        // ghu_…: GitHub App acting for a user
+	KindInstallation   Kind = "installation"    // ghs_…: GitHub App installation, Actions' GITHUB_TOKEN
+	KindRefresh        Kind = "refresh"         // ghr_…: refresh token, no use as a credential
+	KindAnthropic      Kind = "anthropic"       // sk-ant-…: API key
+	KindAnthropicLogin Kind = "anthropic-login" // sk-ant-oat…: of a Claude login, for one program
+	KindOpenAI         Kind = "openai"          // sk-…
+	KindGoogle         Kind = "google"          // AIza…: Google API key
+	KindPlaceholder    Kind = "placeholder"     // one of ours or sbx's: not a credential
+	KindUnknown        Kind = "unknown"         // none of the above
 )
 
 // Classify tells the kind of v by its shape alone.
@@ -34,7 +36,7 @@ func Classify(v Value) Kind {
 		kind   Kind
 	}{
 		{"github_pat_", KindFineGrained}, {"ghp_", KindClassic}, {"gho_", KindOAuth}, {"ghu_", KindAppUser},
-		{"ghs_", KindInstallation}, {"ghr_", KindRefresh}, {"sk-ant-", KindAnthropic}, {"sk-", KindOpenAI},
+		{"ghs_", KindInstallation}, {"ghr_", KindRefresh}, {"sk-ant-oat", KindAnthropicLogin}, {"sk-ant-", KindAnthropic}, {"sk-", KindOpenAI}, {"AIza", KindGoogle},
 	} {
 		if strings.HasPrefix(s, k.prefix) {
 			return k.kind
@@ -81,7 +83,7 @@ func shapes() []shape {
 		{KindAnthropic, compile(`sk-ant-[A-Za-z0-9_-]{16,}`)},
 		{KindOpenAI, compile(`sk-(?:proj-)?[A-Za-z0-9_-]{32,}`)},
 		{"aws", compile(`\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`)},
-		{"google", compile(`\bAIza[A-Za-z0-9_-]{35}`)},
+		{KindGoogle, compile(`\bAIza[A-Za-z0-9_-]{35}`)},
 		{"slack", compile(`\bxox[abprs]-[A-Za-z0-9-]{10,}`)},
 		{"private-key", compile(`-----BEGIN [A-Z ]*PRIVATE KEY-----`)},
 	}

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,7 +92,7 @@ func TestFieldReports(t *testing.T) {
 	})
 	t.Run("R051", func(t *testing.T) { // a placeholder is not a credential, and not "missing"
 		for _, text := range []string{"proxy-managed", "sbx-cs-0000", secrets.GitHubServicePlaceholder, secrets.GitHubPATPlaceholder} {
-			err := secrets.CheckToken(secrets.New(text), "the token", true)
+			err := secrets.CheckToken(secrets.New(text), "the token")
 			if !errors.Is(err, secrets.ErrUnfit) || !strings.Contains(err.Error(), "placeholder") {
 				t.Errorf("CheckToken(%q) = %v, want its own verdict", text, err)
 			}
@@ -207,23 +208,39 @@ func TestSource(t *testing.T) {
 
 func TestCheckToken(t *testing.T) {
 	pat := "github_pat_" + strings.Repeat("a", 22) + "_" + strings.Repeat("b", 59)
+	many := strings.Repeat("a", 36)
 	for _, tt := range []struct {
-		token   string
-		classic bool
-		ok      bool
+		token string
+		ok    []string // roles that take it: "" is the repository's, the others are providers
 	}{
-		{pat, false, true},
-		{"gho_" + strings.Repeat("a", 36), false, true},
-		{"ghp_" + strings.Repeat("a", 36), false, false},
-		{"ghp_" + strings.Repeat("a", 36), true, true},
-		{"ghr_" + strings.Repeat("a", 36), true, false},
-		{"sk-ant-" + strings.Repeat("a", 36), true, false},
-		{"hunter2", true, false},
-		{pat + " " + pat, true, false},
+		{pat, []string{"", "github"}},
+		{"gho_" + many, []string{"", "github"}},
+		{"ghp_" + many, []string{""}}, // the Copilot CLI refuses classic tokens
+		{"ghr_" + many, nil},
+		{"sk-ant-api03-" + many, []string{"anthropic"}},
+		{"sk-ant-oat01-" + many, nil}, // another header than the service's
+		{"sk-proj-" + many, []string{"openai"}},
+		{"AIza" + many, []string{"google"}},
+		{"AQ." + many, []string{"google"}},
+		{"hunter2", []string{"google"}}, // Google's have many shapes
+		{pat + " " + pat, nil},
+		{secrets.GitHubPATPlaceholder, nil},
+		{"sk-ant-sbxproxymanaged0000000000000000", nil},
 	} {
-		err := secrets.CheckToken(secrets.New(tt.token), "the token", tt.classic)
-		if (err == nil) != tt.ok || err != nil && (!errors.Is(err, secrets.ErrUnfit) || strings.Contains(err.Error(), tt.token)) {
-			t.Errorf("CheckToken(%.8s…, %v) = %v, want ok %v and no value in it", tt.token, tt.classic, err, tt.ok)
+		roles := map[string]func(secrets.Value, string) error{"": secrets.CheckToken}
+		for _, p := range secrets.Providers() {
+			roles[p.Name] = p.CheckToken
+		}
+		for role, check := range roles {
+			err := check(secrets.New(tt.token), "the token")
+			if want := slices.Contains(tt.ok, role); (err == nil) != want || err != nil && (!errors.Is(err, secrets.ErrUnfit) || strings.Contains(err.Error(), tt.token)) {
+				t.Errorf("%.12s… for %q: %v, want ok %v and no value in it", tt.token, role, err, want)
+			}
+		}
+	}
+	for _, p := range secrets.Providers() {
+		if found, ok := secrets.LookupProvider(p.Name); !ok || found.Check != p.Check || !secrets.IsPlaceholder(p.Placeholder) {
+			t.Errorf("provider %s: %+v", p.Name, found)
 		}
 	}
 	if len(secrets.GitHubPATPlaceholder) != len(pat) {

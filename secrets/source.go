@@ -107,28 +107,31 @@ func runCommand(ctx context.Context, argv []string) (Value, error) {
 	return New(out.String()), nil
 }
 
-// CheckToken refuses a token that by its shape alone cannot work as the given role's credential. what names it in
-// the error, which matches [ErrUnfit] and never holds the value. allowClassic permits a classic personal access token.
-func CheckToken(v Value, what string, allowClassic bool) error {
-	unfit := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s %s", ErrUnfit, what, fmt.Sprintf(format, args...))
-	}
-	if strings.ContainsFunc(v.Reveal(), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
-		return unfit("holds white space or control characters; was more than the token copied?")
+// CheckToken refuses a token that by its shape alone cannot work on a repository of GitHub. what names it in the error,
+// which matches [ErrUnfit] and never holds the value.
+func CheckToken(v Value, what string) error {
+	if err := checkText(v, what); err != nil {
+		return err
 	}
 	switch kind := Classify(v); kind {
-	case KindPlaceholder:
-		return unfit("is a placeholder, not a credential; is this shell itself inside a sandbox?")
-	case KindClassic:
-		if !allowClassic {
-			return unfit("is a classic personal access token (ghp_…), which the Copilot CLI refuses; make a fine-grained one with the account permission \"Copilot Requests\"")
-		}
+	case KindFineGrained, KindClassic, KindOAuth, KindAppUser, KindInstallation:
+		return nil
 	case KindRefresh:
-		return unfit("is a refresh token (ghr_…), which is no credential for calls")
-	case KindAnthropic, KindOpenAI:
-		return unfit("is a key of another provider (%s)", kind)
+		return unfit(what, "is a refresh token (ghr_…), which is no credential for calls")
 	case KindUnknown:
-		return unfit("does not have the shape of a GitHub token")
+		return unfit(what, "does not have the shape of a GitHub token")
+	default:
+		return unfit(what, "is a key of another provider (%s)", kind)
+	}
+}
+
+// checkText refuses what is no credential of any kind.
+func checkText(v Value, what string) error {
+	if strings.ContainsFunc(v.Reveal(), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		return unfit(what, "holds white space or control characters; was more than the token copied?")
+	}
+	if Classify(v) == KindPlaceholder {
+		return unfit(what, "is a placeholder, not a credential; is this shell itself inside a sandbox?")
 	}
 	return nil
 }
