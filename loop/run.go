@@ -182,7 +182,7 @@ func (r *run) do(ctx context.Context) (err error) {
 	if err := r.preflight(ctx); err != nil {
 		return err
 	}
-	r.pair, err = pair.Acquire(r.engine, r.req.Store, pair.Lease{
+	r.pair, err = pair.Acquire(r.engine.Unverified(), r.req.Store, pair.Lease{
 		Run: r.id, Created: r.started.UTC(), Owner: pair.Self(), Engine: r.engineRef, Repository: r.repo, Host: r.req.Config.GitHub.Host,
 	})
 	if err != nil {

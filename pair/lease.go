@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -61,6 +62,23 @@ type Lease struct {
 	Environment []string `json:"environment,omitempty"`
 	// Outcome is the run's own word for how it ended; empty while it runs.
 	Outcome string `json:"outcome,omitempty"`
+
+	// Beat is when the owner last said that it lives, by the lease file's time.
+	Beat time.Time `json:"-"`
+}
+
+// BeatInterval is how often the owner of a pair says that it lives. After three without a word, nobody takes it for alive
+// who cannot look at its process.
+const BeatInterval = 30 * time.Second
+
+// OwnerAlive tells whether the owner lives: by its process where that can be looked at, else by its heartbeat. A silent
+// owner that cannot be looked at is Unknown: its host may sleep.
+func (l Lease) OwnerAlive() Verdict {
+	v := l.Owner.Check()
+	if v == Unknown && time.Since(l.Beat) < 3*BeatInterval {
+		return Alive
+	}
+	return v
 }
 
 // Orphaned reports whether l is open, not kept on purpose, and its owner is dead.
@@ -123,6 +141,25 @@ func writeSynced(path string, text []byte) (err error) {
 	return nil
 }
 
+// beat touches the run's lease every [BeatInterval] until the function that it returns is called.
+func (s *Store) beat(run RunID) func() {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(BeatInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case now := <-tick.C:
+				os.Chtimes(filepath.Join(s.Dir(run), "lease.json"), now, now) // a beat that is lost is made up for by the next
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(quit); <-done })
+}
+
 // Load reads the run's lease; the error matches [ErrNoLease] if there is none.
 func (s *Store) Load(run RunID) (Lease, error) {
 	text, err := os.ReadFile(filepath.Join(s.Dir(run), "lease.json"))
@@ -135,6 +172,9 @@ func (s *Store) Load(run RunID) (Lease, error) {
 	var l Lease
 	if err := json.Unmarshal(text, &l); err != nil {
 		return Lease{}, fmt.Errorf("read lease of run %s: %w", run, err)
+	}
+	if info, err := os.Stat(filepath.Join(s.Dir(run), "lease.json")); err == nil {
+		l.Beat = info.ModTime()
 	}
 	if l.Run != run {
 		return Lease{}, fmt.Errorf("read lease of run %s: it is of run %.20q", run, l.Run)

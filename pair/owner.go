@@ -11,6 +11,7 @@ type Owner struct {
 	Start string `json:"start"` // the process's start time as the system tells it; empty where it cannot
 	Boot  string `json:"boot"`  // id of the system's boot; empty where there is none
 	Host  string `json:"host"`
+	Space string `json:"space,omitempty"` // the process-id namespace, where there is one: containers share host and boot
 }
 
 // Verdict says whether an owner lives.
@@ -20,7 +21,7 @@ type Verdict string
 const (
 	Alive   Verdict = "alive"
 	Dead    Verdict = "dead"
-	Unknown Verdict = "unknown" // another host's process, or no permission to look
+	Unknown Verdict = "unknown" // another host's or container's process, or no permission to look
 )
 
 // Self returns the Owner that this process is.
@@ -28,7 +29,7 @@ func Self() Owner {
 	host, _ := os.Hostname() // an empty name still compares equal on this host
 	pid := os.Getpid()
 	start, _ := processStart(pid)
-	return Owner{PID: pid, Start: start, Boot: bootID(), Host: host}
+	return Owner{PID: pid, Start: start, Boot: bootID(), Host: host, Space: pidSpace()}
 }
 
 // Check tells whether o lives. A zombie counts as dead.
@@ -39,6 +40,8 @@ func (o Owner) Check() Verdict {
 		return Unknown
 	case o.Boot != bootID():
 		return Dead
+	case o.Space != "" && o.Space != pidSpace():
+		return Unknown
 	}
 	start, state := processStart(o.PID)
 	switch {

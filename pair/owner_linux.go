@@ -40,3 +40,9 @@ func bootID() string {
 	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(text))
 }
+
+// pidSpace names the namespace in which this process's id means something (pid_namespaces(7)).
+func pidSpace() string {
+	name, _ := os.Readlink("/proc/self/ns/pid")
+	return name
+}

@@ -30,3 +30,5 @@ func processStart(pid int) (string, processState) {
 }
 
 func bootID() string { return "" }
+
+func pidSpace() string { return "" }

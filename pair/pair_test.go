@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,7 +21,10 @@ import (
 type engine struct {
 	boxes     []string
 	secrets   []sbx.Secret
+	rules     []sbx.Rule
+	listErr   error
 	removeErr error
+	mu        sync.Mutex
 	killed    int // how often Remove is killed in the middle
 	hang      bool
 }
@@ -30,6 +34,11 @@ func (e *engine) Exec(context.Context, string, sbx.ExecSpec) (sbx.ExecResult, er
 }
 
 func (e *engine) List(context.Context) ([]sbx.Sandbox, error) {
+	if e.listErr != nil {
+		return nil, e.listErr
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	var list []sbx.Sandbox
 	for _, name := range e.boxes {
 		list = append(list, sbx.Sandbox{Name: name, Status: sbx.StatusRunning})
@@ -38,6 +47,8 @@ func (e *engine) List(context.Context) ([]sbx.Sandbox, error) {
 }
 
 func (e *engine) Remove(ctx context.Context, names ...string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.hang {
 		<-ctx.Done()
 		return ctx.Err()
@@ -53,9 +64,37 @@ func (e *engine) Remove(ctx context.Context, names ...string) error {
 	return nil
 }
 
-func (e *engine) SecretList(context.Context) ([]sbx.Secret, error) { return e.secrets, nil }
+func (e *engine) VerifyRemoved(_ context.Context, names ...string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.ContainsFunc(e.boxes, func(b string) bool { return slices.Contains(names, b) }) {
+		return sbx.ErrNotApplied
+	}
+	return nil
+}
+
+func (e *engine) PolicyList(context.Context, string) ([]sbx.Rule, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.rules), nil
+}
+
+func (e *engine) PolicyRemove(_ context.Context, ref sbx.RuleRef) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.rules = slices.DeleteFunc(e.rules, func(r sbx.Rule) bool { return r.ID == ref.ID && r.Sandbox == ref.Sandbox })
+	return nil
+}
+
+func (e *engine) SecretList(context.Context) ([]sbx.Secret, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.secrets), nil
+}
 
 func (e *engine) SecretRemove(_ context.Context, gone sbx.Secret) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.secrets = slices.DeleteFunc(e.secrets, func(s sbx.Secret) bool { return s.Sandbox == gone.Sandbox && s.Name == gone.Name })
 	return nil
 }
@@ -98,8 +137,9 @@ func TestRunIDs(t *testing.T) {
 func TestReleaseRemovesAndClosesAfterCancellation(t *testing.T) {
 	store := pair.NewStore(t.TempDir())
 	run := pair.NewRunID(time.Now())
-	e := &engine{boxes: append(run.Names(), "somebody-elses"), secrets: []sbx.Secret{
-		{Sandbox: run.Name(pair.RoleAgent), Name: "github"}, {Sandbox: "somebody-elses", Name: "github"}}}
+	e := &engine{boxes: append(run.Names(), "somebody-elses"),
+		secrets: []sbx.Secret{{Sandbox: run.Name(pair.RoleAgent), Name: "github"}, {Sandbox: "somebody-elses", Name: "github"}},
+		rules:   []sbx.Rule{{ID: "1", Sandbox: run.Name(pair.RoleGitHub)}, {ID: "2", Sandbox: "somebody-elses"}, {ID: "3"}}}
 	p, err := pair.Acquire(e, store, lease(run, pair.Self()))
 	if err != nil {
 		t.Fatal(err)
@@ -119,8 +159,8 @@ func TestReleaseRemovesAndClosesAfterCancellation(t *testing.T) {
 	if l.State != pair.Closed || l.Outcome != "cancelled" {
 		t.Errorf("lease after release: %+v", l)
 	}
-	if !slices.Equal(e.boxes, []string{"somebody-elses"}) || len(e.secrets) != 1 {
-		t.Errorf("left in the engine: %v, %v", e.boxes, e.secrets)
+	if !slices.Equal(e.boxes, []string{"somebody-elses"}) || len(e.secrets) != 1 || len(e.rules) != 2 {
+		t.Errorf("left in the engine: %v, %v, %v", e.boxes, e.secrets, e.rules)
 	}
 	if _, err := os.Stat(p.CredentialFile()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the credential file is still there: %v", err)
@@ -129,7 +169,7 @@ func TestReleaseRemovesAndClosesAfterCancellation(t *testing.T) {
 
 // The signal that starts a clean-up can hit the engine's command before it is in a group of its own.
 func TestReleaseGoesOnAfterAKilledCall(t *testing.T) {
-	for killed, left := range map[int]bool{1: false, 2: false, 9: true} {
+	for killed, left := range map[int]bool{1: false, 3: false, 9: true} { // two sandboxes, three tries for each
 		store := pair.NewStore(t.TempDir())
 		run := pair.NewRunID(time.Now())
 		e := &engine{boxes: run.Names(), killed: killed}
@@ -255,6 +295,23 @@ func TestOwners(t *testing.T) {
 	if got := other.Check(); got != pair.Unknown {
 		t.Errorf("another host's process is %s, want unknown: it must not be pruned from here", got)
 	}
+	container := self
+	container.Space = "pid:[1]"
+	if got := container.Check(); got != pair.Unknown {
+		t.Errorf("a process of another container is %s, want unknown: its id means nothing here", got)
+	}
+	now, long := time.Now(), time.Now().Add(-time.Hour)
+	for _, tt := range []struct {
+		lease pair.Lease
+		want  pair.Verdict
+	}{
+		{pair.Lease{Owner: other, Beat: now}, pair.Alive}, {pair.Lease{Owner: other, Beat: long}, pair.Unknown},
+		{pair.Lease{Owner: dead(), Beat: now}, pair.Dead}, {pair.Lease{Owner: self, Beat: long}, pair.Alive},
+	} {
+		if got := tt.lease.OwnerAlive(); got != tt.want {
+			t.Errorf("owner %+v, last heard of %s ago: %s, want %s", tt.lease.Owner, time.Since(tt.lease.Beat).Round(time.Second), got, tt.want)
+		}
+	}
 	if self.Boot != "" {
 		rebooted := self
 		rebooted.Boot = "another"
@@ -268,9 +325,23 @@ func TestUnwindGoesOnAndStaysInTime(t *testing.T) {
 	var s pair.Stack
 	var order []string
 	s.Push("first", func(context.Context) error { order = append(order, "first"); return nil })
-	s.Push("stuck", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
-	s.Push("broken", func(context.Context) error { order = append(order, "broken"); return errors.New("no") })
+	stuck, broken := true, true
+	s.Push("stuck", func(ctx context.Context) error {
+		if !stuck {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	s.Push("broken", func(context.Context) error {
+		order = append(order, "broken")
+		if broken {
+			return errors.New("no")
+		}
+		return nil
+	})
 	err := s.Unwind(t.Context(), 50*time.Millisecond, time.Minute)
+	stuck, broken = false, false
 	if err == nil || !strings.Contains(err.Error(), "undo broken") || !strings.Contains(err.Error(), "undo stuck") {
 		t.Errorf("Unwind: %v; want both failures by name", err)
 	}
@@ -278,6 +349,56 @@ func TestUnwindGoesOnAndStaysInTime(t *testing.T) {
 		t.Errorf("order %v, want newest first and all of them", order)
 	}
 	if err := s.Unwind(t.Context(), time.Second, time.Second); err != nil {
-		t.Errorf("second Unwind: %v; steps run once", err)
+		t.Errorf("second Unwind: %v", err)
+	}
+	if !slices.Equal(order, []string{"broken", "first", "broken"}) {
+		t.Errorf("order %v, want a second try of what failed and of nothing else", order)
+	}
+}
+
+// Every record is lost, the engine is gone, a closed run has something left: prune works from what there is.
+func TestLeftoversOfEveryKind(t *testing.T) {
+	store := pair.NewStore(t.TempDir())
+	noRecord, closed, orphan := pair.RunID("222222222222"), pair.RunID("333333333333"), pair.RunID("444444444444")
+	e := &engine{boxes: []string{"not-ours", noRecord.Name(pair.RoleAgent)}, secrets: []sbx.Secret{
+		{Sandbox: noRecord.Name(pair.RoleGitHub), Name: "github"}, {Sandbox: closed.Name(pair.RoleAgent), Name: "github"},
+		{Name: "github"}, {Sandbox: "not-ours", Name: "github"},
+	}, rules: []sbx.Rule{{ID: "1"}, {ID: "2", Sandbox: closed.Name(pair.RoleAgent)}, {ID: "3", Sandbox: "not-ours"}}}
+	for _, run := range []pair.RunID{closed, orphan} {
+		l := lease(run, dead())
+		p, err := pair.Acquire(&engine{}, store, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if run == closed {
+			if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ref := pair.EngineRef{Kind: "sbx", Path: "/opt/sbx"}
+	found, err := pair.FindLeftovers(t.Context(), e, store, ref)
+	if err != nil || len(found) != 3 || found[0].Secrets != 1 || len(found[0].Sandboxes) != 1 || found[1].Secrets != 1 || found[1].Rules != 1 {
+		t.Fatalf("leftovers %+v, %v", found, err)
+	}
+	gone := &engine{listErr: sbx.ErrNotInstalled}
+	orphans, err := pair.FindLeftovers(t.Context(), gone, store, ref)
+	if err != nil || len(orphans) != 1 || orphans[0].Run != orphan || !orphans[0].RecordOnly || !strings.Contains(orphans[0].Reason, "/opt/sbx") {
+		t.Fatalf("with the engine gone: %+v, %v", orphans, err)
+	}
+	if err := pair.Prune(t.Context(), gone, store, orphans); err != nil {
+		t.Fatal(err)
+	}
+	if l, _ := store.Load(orphan); l.State != pair.Closed || l.Outcome != "orphaned, engine gone" {
+		t.Errorf("the orphan's lease: %+v", l)
+	}
+	if err := pair.Prune(t.Context(), e, store, found); err != nil {
+		t.Fatal(err)
+	}
+	if len(e.boxes) != 1 || len(e.secrets) != 2 || len(e.rules) != 2 {
+		t.Errorf("left %v, %v, %v; want what is not ours, all of it", e.boxes, e.secrets, e.rules)
+	}
+	if found, err := pair.FindLeftovers(t.Context(), e, store, ref); err != nil || len(found) != 0 {
+		t.Errorf("after prune: %+v, %v", found, err)
 	}
 }

@@ -29,8 +29,9 @@ func (s *Stack) Push(name string, undo func(context.Context) error) {
 	s.steps = append(s.steps, step{name, undo})
 }
 
-// Unwind runs every step once, newest first, whatever fails and even if ctx is cancelled. Each step gets at most each of its own, and all
-// together at most whole; steps that get no time any more are reported as failed by name.
+// Unwind runs every step, newest first, whatever fails and even if ctx is cancelled. Each step gets at most each of its
+// own, and all together at most whole; steps that get no time any more are reported as failed by name. What failed
+// stays, for another Unwind.
 func (s *Stack) Unwind(ctx context.Context, each, whole time.Duration) error {
 	s.mu.Lock()
 	steps := s.steps
@@ -40,16 +41,23 @@ func (s *Stack) Unwind(ctx context.Context, each, whole time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), whole)
 	defer cancel()
 	var errs []error
+	var failed []step
 	for _, st := range slices.Backward(steps) {
 		if err := ctx.Err(); err != nil {
 			errs = append(errs, fmt.Errorf("undo %s: %w", st.name, err))
+			failed = append(failed, st)
 			continue
 		}
 		stepCtx, cancelStep := context.WithTimeout(ctx, each)
 		if err := st.undo(stepCtx); err != nil {
 			errs = append(errs, fmt.Errorf("undo %s: %w", st.name, err))
+			failed = append(failed, st)
 		}
 		cancelStep()
 	}
+	slices.Reverse(failed)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.steps = append(failed, s.steps...)
 	return errors.Join(errs...)
 }

@@ -93,7 +93,7 @@ func runDown(ctx context.Context, a *app, args []string, all bool) error {
 			errs = append(errs, &usageError{fmt.Errorf("run %s belongs to process %d, which is at work; interrupt that instead", l.Run, l.Owner.PID)})
 			continue
 		}
-		if _, err := pair.Attach(a.known(l.Engine), a.store(), l).Release(ctx, l.Outcome, releaseLimit); err != nil {
+		if _, err := pair.Attach(a.known(l.Engine).Unverified(), a.store(), l).Release(ctx, l.Outcome, releaseLimit); err != nil {
 			errs = append(errs, err)
 			continue
 		}
