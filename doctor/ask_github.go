@@ -58,7 +58,7 @@ func (s *scratch) askGitHub(ctx context.Context) []Check {
 		}},
 	} {
 		if login.Verdict == Unknown { // nor would these be answered: each would wait as long
-			checks = append(checks, Check{ID: q.id, Verdict: Unknown, Detail: "could not check: GitHub gave no answer (see github.login)"})
+			checks = append(checks, Check{ID: q.id, Verdict: Unknown, Detail: "not asked (see github.login)", Because: "github.login"})
 			continue
 		}
 		checks = append(checks, s.question(ctx, q.id, q.do))

@@ -54,8 +54,7 @@ func (e *examination) deep(ctx context.Context, engine sbx.Engine, usable bool) 
 		if !e.Fresh && r.Engine == name && r.Program == program && r.stands(now) {
 			for _, c := range r.Checks {
 				c.Cached = true
-				c.Affects = affects(c.ID)
-				e.report.Checks = append(e.report.Checks, c)
+				e.add(c)
 			}
 			e.report.Depth = Deep
 			e.report.Drift = drift(r.Checks, name, earlier)
@@ -232,7 +231,8 @@ func judgeLogin(p events.Probe, url string) Check {
 
 // question makes one check inside a sandbox.
 func (s *scratch) question(ctx context.Context, id string, do func(context.Context) (Check, error)) Check {
-	return attempt(ctx, 2*s.limit(), id, do)
+	c, _ := attempt(ctx, 2*s.limit(), id, do)
+	return c
 }
 
 func (s *scratch) run(ctx context.Context, box *pair.Sandbox, c command) (sbx.ExecResult, error) {

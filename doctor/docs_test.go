@@ -17,6 +17,9 @@ func TestReference(t *testing.T) {
 		if a.Deep {
 			depth = "*deep*"
 		}
+		if a.Vital {
+			depth += ", vital"
+		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", a.ID, depth, a.Asks, a.Affects)
 	}
 	path := filepath.Join("..", "docs", "reference", "doctor.md")

@@ -6,8 +6,9 @@
 // run's own proof, ask further questions from inside, and always remove the pair: a green deep report means that a run
 // will start.
 //
-// A check that could not be made is [Unknown], tried once more before that, and never remembered. [Import] turns
-// recorded engine calls into fixtures; the package conformance below this one compares engines.
+// A check that could not be made is [Unknown], tried once more before that unless its time was up, and never remembered.
+// One cause is reported once: what hangs on it is listed as not asked, with the id of the check that says why. [Import]
+// turns recorded engine calls into fixtures; the package conformance below this one compares engines.
 package doctor
 
 import (
@@ -23,8 +24,11 @@ import (
 	"github.com/sbxpair/sbxpair/sbx"
 )
 
-// ErrRed matches the error of a report with a bad check.
-var ErrRed = errors.New("a check is red")
+// Errors of a report. One that is neither is green.
+var (
+	ErrRed    = errors.New("a check is red")
+	ErrUnsure = errors.New("what a run depends on could not be checked")
+)
 
 // Verdict is what a check found.
 type Verdict string
@@ -46,6 +50,8 @@ type Check struct {
 	Remedy  string  `json:"remedy,omitempty"` // a command to paste where there is one
 	Fix     string  `json:"fix,omitempty"`    // what [Fixes] would do about it; empty if that is not safe to do unasked
 	Cached  bool    `json:"cached,omitempty"` // an earlier answer about the same engine and settings
+	// Because is the id of the check that says why this one was not asked. Empty for one that was.
+	Because string `json:"because,omitempty"`
 }
 
 // The depths of a report.
@@ -66,20 +72,24 @@ type Report struct {
 	left  error
 }
 
-// Err is nil unless a check is bad; it then matches [ErrRed] and names them. It matches [pair.ErrLeft] if the scratch pair
-// may not be gone.
+// Err is nil for a green report: no check is bad, and each that a run depends on was made. It matches [ErrRed] or else
+// [ErrUnsure] and names those checks; a check that was not asked because of another is not named beside it. It matches
+// [pair.ErrLeft] as well if the scratch pair may not be gone.
 func (r Report) Err() error {
-	var bad []string
+	bad := map[Verdict][]string{}
 	for _, c := range r.Checks {
-		if c.Verdict == Bad {
-			bad = append(bad, c.ID)
+		if about, _ := aboutOf(c.ID); c.Because == "" && (c.Verdict == Bad || about.Vital) {
+			bad[c.Verdict] = append(bad[c.Verdict], c.ID)
 		}
 	}
-	if bad == nil {
-		return nil
+	var err error
+	switch {
+	case len(bad[Bad]) > 0:
+		err = fmt.Errorf("%w: %s", ErrRed, strings.Join(bad[Bad], ", "))
+	case len(bad[Unknown]) > 0:
+		err = fmt.Errorf("%w: %s", ErrUnsure, strings.Join(bad[Unknown], ", "))
 	}
-	err := fmt.Errorf("%w: %s", ErrRed, strings.Join(bad, ", "))
-	if r.left != nil {
+	if err != nil && r.left != nil {
 		err = fmt.Errorf("%w: %w", err, r.left)
 	}
 	return err
@@ -128,11 +138,9 @@ func Examine(ctx context.Context, o Options) Report {
 	e.git(ctx)
 	e.checkout(ctx)
 	e.machine(ctx)
-	e.path(ctx)
 	engine, usable := e.engine(ctx)
-	if engine.Path != "" {
-		e.about(ctx, engine, usable)
-	}
+	e.path(ctx)
+	e.about(ctx, engine, usable)
 	e.leftovers(ctx, engine, usable)
 	if usable {
 		e.report.Engine = e.ref(engine)
@@ -150,6 +158,11 @@ type examination struct {
 	report Report
 	creds  provision.Credentials
 	fit    bool // both credentials can work, by their shape
+	// silent is the check at which the engine was given up, since it did not answer; "" while it does. late counts the
+	// questions in a row that it has not answered.
+	silent string
+	late   int
+	mute   string // a program that did not answer when the engine was chosen
 }
 
 func (e *examination) say(format string, args ...any) {
@@ -159,7 +172,8 @@ func (e *examination) say(format string, args ...any) {
 }
 
 func (e *examination) add(c Check) {
-	c.Affects = affects(c.ID)
+	about, _ := aboutOf(c.ID)
+	c.Affects = about.Affects
 	e.report.Checks = append(e.report.Checks, c)
 }
 
@@ -172,12 +186,37 @@ func (e *examination) fix(f Fix) string {
 // ask makes one check. An error means that it could not be made; it is then tried once more, and after that the answer
 // is that nobody knows: a probe without an answer says nothing about what it probes.
 func (e *examination) ask(ctx context.Context, id string, do func(context.Context) (Check, error)) Check {
-	c := attempt(ctx, e.limit(), id, do)
+	c, _ := attempt(ctx, e.limit(), id, do)
 	e.add(c)
 	return c
 }
 
-func attempt(ctx context.Context, limit time.Duration, id string, do func(context.Context) (Check, error)) Check {
+// askEngine makes one check by asking the engine. One that has not answered two questions in a row is asked no more: each
+// would wait as long.
+func (e *examination) askEngine(ctx context.Context, id string, do func(context.Context) (Check, error)) {
+	if e.silent != "" {
+		e.skip(e.silent, id)
+		return
+	}
+	c, err := attempt(ctx, e.limit(), id, do)
+	e.add(c)
+	e.late++
+	if err == nil || !unanswered(err) {
+		e.late = 0
+	}
+	if e.late == 2 {
+		e.silent = id
+	}
+}
+
+// skip adds checks that are not made since another one says why they cannot be.
+func (e *examination) skip(because string, ids ...string) {
+	for _, id := range ids {
+		e.add(Check{ID: id, Verdict: Unknown, Detail: "not asked (see " + because + ")", Because: because})
+	}
+}
+
+func attempt(ctx context.Context, limit time.Duration, id string, do func(context.Context) (Check, error)) (Check, error) {
 	once := func() (Check, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -191,12 +230,12 @@ func attempt(ctx context.Context, limit time.Duration, id string, do func(contex
 		c = undecided(err)
 	}
 	c.ID = id
-	return c
+	return c, err
 }
 
-// worthRepeating leaves out the failures that the same call would meet again at once.
+// worthRepeating leaves out the failures that the same call would meet again at once, and those that took all of its time.
 func worthRepeating(err error) bool {
-	for _, kind := range []error{sbx.ErrKeyring, sbx.ErrUnsupported, sbx.ErrNotSignedIn, sbx.ErrNotInstalled, sbx.ErrInvalid, sbx.ErrPrompt} {
+	for _, kind := range []error{sbx.ErrKeyring, sbx.ErrUnsupported, sbx.ErrNotSignedIn, sbx.ErrNotInstalled, sbx.ErrInvalid, sbx.ErrPrompt, sbx.ErrTimeout, context.DeadlineExceeded} {
 		if errors.Is(err, kind) {
 			return false
 		}
@@ -208,13 +247,22 @@ func worthRepeating(err error) bool {
 func undecided(err error) Check {
 	switch {
 	case errors.Is(err, sbx.ErrKeyring):
-		return Check{Verdict: Unknown, Detail: "could not check: no key store (see engine.keyring)"}
+		return Check{Verdict: Unknown, Detail: "could not check: no key store (see engine.keyring)", Because: "engine.keyring"}
 	case errors.Is(err, sbx.ErrNotSignedIn):
-		return Check{Verdict: Unknown, Detail: "could not check: not signed in (see engine.login)"}
+		return Check{Verdict: Unknown, Detail: "could not check: not signed in (see engine.login)", Because: "engine.login"}
 	case errors.Is(err, sbx.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return Check{Verdict: Unknown, Detail: "could not check: " + oneLine(err.Error()), Remedy: "sbx daemon status; then, when nothing else runs: sbx daemon restart"}
 	}
 	return Check{Verdict: Unknown, Detail: "could not check: " + oneLine(err.Error()), Remedy: sbx.Hint(err)}
 }
 
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+// oneLine joins the lines of a text; where a line ended stays to be seen.
+func oneLine(s string) string {
+	var lines []string
+	for line := range strings.Lines(s) {
+		if line = strings.Join(strings.Fields(line), " "); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
+}

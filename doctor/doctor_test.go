@@ -128,6 +128,80 @@ func TestOtherProgramsCalledSbx(t *testing.T) {
 	want(t, b.examine(), "engine.path", Warn, "another tool", filepath.Join(b.dir, "one"))
 }
 
+// An engine that hangs costs one wait, not one for each question, and the report says so once and is not green.
+func TestEngineThatHangs(t *testing.T) {
+	hang := func(b *bench, hangs func(args []string) bool) *bench {
+		b.opts.Limit = 50 * time.Millisecond
+		b.before = func(ctx context.Context, c sbx.Cmd) (sbx.Result, error, bool) {
+			if !hangs(c.Args) {
+				return sbx.Result{}, nil, false
+			}
+			<-ctx.Done()
+			return sbx.Result{Code: -1}, ctx.Err(), true
+		}
+		return b
+	}
+	rows := []string{"engine.version", "engine.daemon", "engine.login", "engine.keyring", "policy.preset", "policy.github", "secrets.global", "ssh.agent", "leftovers.pairs", "leftovers.secrets"}
+
+	b := hang(newBench(t, "policy: deny-all"), func([]string) bool { return true })
+	r := b.examine()
+	want(t, r, "engine", Unknown, "could not check")
+	for _, id := range rows {
+		if c := want(t, r, id, Unknown, "see engine"); c.Because != "engine" {
+			t.Errorf("%s hangs on %q", id, c.Because)
+		}
+	}
+	if len(b.calls) > 2 {
+		t.Errorf("%d calls: %q", len(b.calls), b.calls)
+	}
+	if err := r.Err(); !errors.Is(err, ErrUnsure) || errors.Is(err, ErrRed) || !strings.HasSuffix(err.Error(), ": engine") {
+		t.Errorf("it ends with %v", err)
+	}
+
+	// One that tells its version and then hangs is given up after the second question.
+	b = newBench(t, "policy: deny-all")
+	hang(b, func(args []string) bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return args[0] != "version" && len(b.calls) > 4
+	})
+	b.opts.Limit = time.Second // the questions before are answered, on a busy machine too
+	r = b.examine()
+	want(t, r, "engine", OK)
+	asked := 0
+	for _, id := range rows {
+		if c := first(r, id); c.Verdict == Unknown && c.Because == "" {
+			asked++
+		}
+	}
+	if asked != 2 || r.Err() == nil {
+		t.Errorf("%d questions waited; the report ends with %v", asked, r.Err())
+	}
+}
+
+func first(r Report, id string) Check { c, _ := r.Check(id); return c }
+
+// Every shallow check has its row, whatever is missing, and one cause is named once.
+func TestOneCause(t *testing.T) {
+	r := newBench(t, "policy: deny-all").none().examine()
+	for _, about := range Catalogue() {
+		c, found := r.Check(about.ID)
+		switch optional := about.ID == "checkout" || about.ID == "engine.proxy"; {
+		case !found && !about.Deep && !optional:
+			t.Errorf("%s has no row", about.ID)
+		case found && c.Verdict != OK && c.Because == "" && c.ID != "engine" && !strings.HasPrefix(c.ID, "host."):
+			t.Errorf("%s is %s: %s", c.ID, c.Verdict, c.Detail)
+		}
+	}
+	if err := r.Err(); !errors.Is(err, ErrRed) || !strings.HasSuffix(err.Error(), ": engine") {
+		t.Errorf("it ends with %v", err)
+	}
+	c := want(t, r, "engine", Bad, "sbx (", "sbx-local (")
+	if strings.Contains(c.Detail, "\n") || strings.Count(c.Detail, "program not found") != 2 {
+		t.Errorf("detail: %s", c.Detail)
+	}
+}
+
 // dead is an owner that is not there any more.
 func dead() pair.Owner {
 	o := pair.Self()

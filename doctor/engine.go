@@ -20,7 +20,7 @@ import (
 // said about it: path is "" if there is none at all.
 func (e *examination) engine(ctx context.Context) (engine sbx.Engine, usable bool) {
 	var rejected []sbx.Rejected
-	e.ask(ctx, "engine", func(ctx context.Context) (Check, error) {
+	c, err := attempt(ctx, e.limit(), "engine", func(ctx context.Context) (Check, error) {
 		found, err := sbx.Locate(ctx, e.Locate)
 		if none, ok := errors.AsType[*sbx.NoEngineError](err); ok {
 			rejected = none.Rejected
@@ -29,7 +29,7 @@ func (e *examination) engine(ctx context.Context) (engine sbx.Engine, usable boo
 					return Check{}, fmt.Errorf("%s: %w", r.Kind, r.Err)
 				}
 			}
-			return Check{Verdict: Bad, Detail: oneLine(err.Error()), Remedy: remedies(rejected)}, nil
+			return Check{Verdict: Bad, Detail: "none can be used: " + reasons(rejected), Remedy: remedies(rejected)}, nil
 		}
 		if err != nil {
 			return Check{}, err
@@ -41,12 +41,19 @@ func (e *examination) engine(ctx context.Context) (engine sbx.Engine, usable boo
 		}
 		return Check{Verdict: OK, Detail: detail}, nil
 	})
+	e.add(c)
+	if err != nil && unanswered(err) {
+		e.silent = "engine"
+	}
 	for _, r := range rejected {
 		c := Check{ID: "engine." + r.Kind, Verdict: Warn, Detail: "not taken: " + oneLine(r.Err.Error()), Remedy: r.Remedy}
 		if errors.Is(r.Err, sbx.ErrNotInstalled) {
 			c.Verdict = OK // there is nothing to mend about what nobody installed
 		}
 		e.add(c)
+		if r.Path != "" && unanswered(r.Err) {
+			e.mute = r.Path
+		}
 		there := r.Path != "" && !errors.Is(r.Err, sbx.ErrForeignTool) && !errors.Is(r.Err, sbx.ErrNotInstalled)
 		if there && engine.Path == "" {
 			engine = sbx.Engine{Kind: r.Kind, Path: r.Path}
@@ -63,6 +70,16 @@ func unanswered(err error) bool {
 		}
 	}
 	return false
+}
+
+// reasons is one short line for all: what each said in full stands in its own check.
+func reasons(rejected []sbx.Rejected) string {
+	var list []string
+	for _, r := range rejected {
+		first, _, _ := strings.Cut(strings.TrimSpace(r.Err.Error()), "\n")
+		list = append(list, fmt.Sprintf("%s (%s)", r.Kind, first))
+	}
+	return strings.Join(list, ", ")
 }
 
 func remedies(rejected []sbx.Rejected) string {
@@ -90,6 +107,10 @@ func (e *examination) ref(engine sbx.Engine) pair.EngineRef {
 
 // about asks everything about one engine that can be asked without making a sandbox.
 func (e *examination) about(ctx context.Context, engine sbx.Engine, usable bool) {
+	if engine.Path == "" {
+		e.skip("engine", "engine.version", "engine.daemon", "engine.login", "engine.keyring", "policy.preset", "policy.github", "secrets.global", "ssh.agent")
+		return
+	}
 	client := e.client(engine, usable)
 	e.version(ctx, client)
 	state := e.daemon(ctx, client)
@@ -101,18 +122,16 @@ func (e *examination) about(ctx context.Context, engine sbx.Engine, usable bool)
 	e.sshAgent(ctx, client, engine, state)
 }
 
+// version does not repeat the state in which the daemon was when the engine was chosen: engine.daemon asks for it now.
 func (e *examination) version(ctx context.Context, client *sbx.Client) {
-	e.ask(ctx, "engine.version", func(ctx context.Context) (Check, error) {
+	e.askEngine(ctx, "engine.version", func(ctx context.Context) (Check, error) {
 		v, err := client.Version(ctx)
 		if err != nil {
 			return Check{}, err
 		}
 		c := Check{Verdict: OK, Detail: v.String()}
-		switch {
-		case v.ServerState == "running" && !v.Server.IsZero():
+		if v.Server.Known() {
 			c.Detail += "; daemon " + v.Server.String()
-		case v.ServerState != "":
-			c.Detail += "; daemon " + v.ServerState
 		}
 		switch {
 		case v.Mismatch():
@@ -129,7 +148,7 @@ func (e *examination) version(ctx context.Context, client *sbx.Client) {
 
 func (e *examination) daemon(ctx context.Context, client *sbx.Client) sbx.DaemonState {
 	var state sbx.DaemonState
-	e.ask(ctx, "engine.daemon", func(ctx context.Context) (Check, error) {
+	e.askEngine(ctx, "engine.daemon", func(ctx context.Context) (Check, error) {
 		var err error
 		state, err = client.DaemonStatus(ctx)
 		switch {
@@ -177,7 +196,7 @@ func (e *examination) login(ctx context.Context, client *sbx.Client, engine sbx.
 		e.add(Check{ID: "engine.login", Verdict: OK, Detail: "not needed"})
 		return nil
 	}
-	e.ask(ctx, "engine.login", func(ctx context.Context) (Check, error) {
+	e.askEngine(ctx, "engine.login", func(ctx context.Context) (Check, error) {
 		err := client.CheckSignedIn(ctx)
 		switch {
 		case err == nil:
@@ -199,7 +218,7 @@ func (e *examination) keyring(ctx context.Context, client *sbx.Client, engine sb
 		e.add(Check{ID: "engine.keyring", Verdict: OK, Detail: "sbx-local keeps secrets in files of its state folder that only you can read, while a pair lives"})
 		return
 	}
-	e.ask(ctx, "engine.keyring", func(ctx context.Context) (Check, error) {
+	e.askEngine(ctx, "engine.keyring", func(ctx context.Context) (Check, error) {
 		if store == nil {
 			// The listing is asked directly: it is the cheapest verb that opens the store.
 			if _, err := client.SecretList(ctx); errors.Is(err, sbx.ErrKeyring) {
@@ -233,7 +252,7 @@ func holdsFiles(dir string) bool {
 
 func (e *examination) policy(ctx context.Context, client *sbx.Client, engine sbx.Engine) {
 	initialised := true
-	e.ask(ctx, "policy.preset", func(ctx context.Context) (Check, error) {
+	e.askEngine(ctx, "policy.preset", func(ctx context.Context) (Check, error) {
 		rules, err := client.PolicyList(ctx, "")
 		switch {
 		case errors.Is(err, sbx.ErrPolicyUninitialised) && engine.Kind == sbx.EngineLocal:
@@ -251,9 +270,10 @@ func (e *examination) policy(ctx context.Context, client *sbx.Client, engine sbx
 		return preset(rules), nil
 	})
 	if !initialised {
+		e.skip("policy.preset", "policy.github")
 		return
 	}
-	e.ask(ctx, "policy.github", func(ctx context.Context) (Check, error) {
+	e.askEngine(ctx, "policy.github", func(ctx context.Context) (Check, error) {
 		host := e.Config.GitHub.Host
 		verdict, err := client.PolicyCheck(ctx, "", host+":443")
 		switch {
@@ -306,7 +326,7 @@ func preset(rules []sbx.Rule) Check {
 }
 
 func (e *examination) globals(ctx context.Context, client *sbx.Client) {
-	e.ask(ctx, "secrets.global", func(ctx context.Context) (Check, error) {
+	e.askEngine(ctx, "secrets.global", func(ctx context.Context) (Check, error) {
 		list, err := client.SecretList(ctx)
 		if err != nil {
 			return Check{}, err
@@ -340,7 +360,7 @@ func (e *examination) sshAgent(ctx context.Context, client *sbx.Client, engine s
 		return
 	}
 	const remedy = "sbx settings set ssh.agentForwardingEnabled false && env -u SSH_AUTH_SOCK sbx daemon restart (it stops every sandbox)"
-	e.ask(ctx, id, func(ctx context.Context) (Check, error) {
+	e.askEngine(ctx, id, func(ctx context.Context) (Check, error) {
 		s, err := client.Setting(ctx, "ssh.agentForwardingEnabled")
 		if err != nil {
 			return Check{}, err
@@ -359,27 +379,67 @@ func (e *examination) sshAgent(ctx context.Context, client *sbx.Client, engine s
 	})
 }
 
+// reach is an engine in which something may be left.
+type reach struct {
+	ref    pair.EngineRef
+	client *sbx.Client
+}
+
 // leftovers looks for what outlived its run: on the engine that would be taken, on those that open leases name, and in our
 // own state.
 func (e *examination) leftovers(ctx context.Context, engine sbx.Engine, usable bool) {
-	type reach struct {
-		ref    pair.EngineRef
-		client *sbx.Client
-	}
 	var engines []reach
-	if engine.Path != "" {
+	var silent error
+	switch {
+	case e.silent != "":
+		silent = fmt.Errorf("the engine does not answer (see %s)", e.silent)
+	case engine.Path != "":
 		engines = append(engines, reach{e.ref(engine), e.client(engine, usable)})
 	}
 	leases, leaseErr := e.Store.List()
 	for _, l := range leases {
-		known := slices.ContainsFunc(engines, func(r reach) bool { return r.ref.Same(l.Engine) })
+		known := slices.ContainsFunc(engines, func(r reach) bool { return r.ref.Same(l.Engine) }) || silent != nil && e.ref(engine).Same(l.Engine)
 		if l.State == pair.Open && !known && e.Reach != nil {
 			engines = append(engines, reach{l.Engine, e.Reach(l.Engine)})
 		}
 	}
+	if silent != nil && len(engines) == 0 && leaseErr == nil {
+		e.skip(e.silent, "leftovers.pairs", "leftovers.secrets")
+	} else {
+		e.leftBehind(ctx, engines, errors.Join(silent, leaseErr))
+	}
+	e.ask(ctx, "leftovers.files", func(context.Context) (Check, error) {
+		if leaseErr != nil {
+			return Check{}, leaseErr
+		}
+		var files []string
+		for _, l := range leases {
+			file := filepath.Join(e.Store.Dir(l.Run), "credential") // see [pair.Pair.CredentialFile]
+			if _, err := os.Lstat(file); err == nil && (l.State == pair.Closed || l.Orphaned()) {
+				files = append(files, file)
+			}
+		}
+		if len(files) == 0 {
+			return Check{Verdict: OK, Detail: "none"}, nil
+		}
+		fix := e.fix(Fix{ID: "leftovers.files", What: "remove " + strings.Join(files, ", "), do: func(context.Context, Options) error {
+			var errs []error
+			for _, file := range files {
+				if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) { // prune may have taken it with the rest
+					errs = append(errs, err)
+				}
+			}
+			return errors.Join(errs...)
+		}})
+		return Check{Verdict: Warn, Detail: "credential files of runs that are over: " + strings.Join(files, ", "), Remedy: "sbxpair doctor --fix", Fix: fix}, nil
+	})
+}
+
+// leftBehind asks the engines what runs that are over left in them. known is a reason why the answer is not the whole one.
+func (e *examination) leftBehind(ctx context.Context, engines []reach, known error) {
 	e.ask(ctx, "leftovers.pairs", func(ctx context.Context) (Check, error) {
 		var runs []string
-		errs := []error{leaseErr}
+		errs := []error{known}
 		for _, r := range engines {
 			found, err := pair.FindLeftovers(ctx, r.client, e.Store, r.ref)
 			errs = append(errs, err)
@@ -429,7 +489,10 @@ func (e *examination) leftovers(ctx context.Context, engine sbx.Engine, usable b
 				fixes = append(fixes, func(ctx context.Context) error { return r.client.SecretRemove(ctx, s) })
 			}
 		}
-		if len(names) == 0 {
+		switch {
+		case len(names) == 0 && known != nil:
+			return Check{}, known
+		case len(names) == 0:
 			return Check{Verdict: OK, Detail: "none"}, nil
 		}
 		names = slices.Compact(slices.Sorted(slices.Values(names)))
@@ -441,31 +504,6 @@ func (e *examination) leftovers(ctx context.Context, engine sbx.Engine, usable b
 			return errors.Join(errs...)
 		}})
 		return Check{Verdict: Warn, Detail: "the engine still has secrets for sandboxes of runs that are over: " + strings.Join(names, ", "), Remedy: "sbxpair doctor --fix", Fix: fix}, nil
-	})
-	e.ask(ctx, "leftovers.files", func(context.Context) (Check, error) {
-		if leaseErr != nil {
-			return Check{}, leaseErr
-		}
-		var files []string
-		for _, l := range leases {
-			file := filepath.Join(e.Store.Dir(l.Run), "credential") // see [pair.Pair.CredentialFile]
-			if _, err := os.Lstat(file); err == nil && (l.State == pair.Closed || l.Orphaned()) {
-				files = append(files, file)
-			}
-		}
-		if len(files) == 0 {
-			return Check{Verdict: OK, Detail: "none"}, nil
-		}
-		fix := e.fix(Fix{ID: "leftovers.files", What: "remove " + strings.Join(files, ", "), do: func(context.Context, Options) error {
-			var errs []error
-			for _, file := range files {
-				if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) { // prune may have taken it with the rest
-					errs = append(errs, err)
-				}
-			}
-			return errors.Join(errs...)
-		}})
-		return Check{Verdict: Warn, Detail: "credential files of runs that are over: " + strings.Join(files, ", "), Remedy: "sbxpair doctor --fix", Fix: fix}, nil
 	})
 }
 

@@ -140,6 +140,9 @@ func (e *examination) path(ctx context.Context) {
 	e.ask(ctx, "engine.path", func(ctx context.Context) (Check, error) {
 		var docker, foreign []string
 		for _, file := range programs(e.Path) {
+			if file == e.mute {
+				return Check{}, fmt.Errorf("%s does not tell its version in time", file)
+			}
 			v, err := sbx.New(file, e.Locate.Client...).Version(ctx)
 			switch {
 			case err == nil && !v.IsLocal():

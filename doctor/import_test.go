@@ -50,7 +50,7 @@ exec: [{match: "^cat source", stdout: "the user's own source\n"}]`)
 
 func TestImport(t *testing.T) {
 	dir, out := record(t), filepath.Join(t.TempDir(), "fixtures")
-	done, err := Import(dir, out, "/home/jane")
+	done, err := Import(dir, out, Mine{Home: "/home/jane"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestImport(t *testing.T) {
 	if list, err := sbx.ParseSandboxes(text); err != nil || len(list) != 1 || list[0].Name != "demo-1" || list[0].Workspaces[0] != "/home/dev/project" {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if _, err := Import(dir, out, ""); err == nil {
+	if _, err := Import(dir, out, Mine{}); !errors.Is(err, ErrImport) {
 		t.Error("a folder that has something in it was written to")
 	}
 }
@@ -107,7 +107,7 @@ func TestImportRefusesCredentials(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "99999-ls.json"), []byte(file), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Import(dir, out, ""); !errors.Is(err, ErrCredentialInside) || strings.Contains(fmt.Sprint(err), "Ab1Ab1") {
+			if _, err := Import(dir, out, Mine{}); !errors.Is(err, ErrCredentialInside) || strings.Contains(fmt.Sprint(err), "Ab1Ab1") {
 				t.Errorf("error %v", err)
 			}
 			if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
@@ -118,18 +118,43 @@ func TestImportRefusesCredentials(t *testing.T) {
 }
 
 func TestNeutral(t *testing.T) {
-	n := newNeutral("/home/jane", nil)
-	for text, want := range map[string]string{
-		"Signed in as jane.doe.":                     "Signed in as dev",
-		"github  gho_GCaw4o****...****43qy":          "github  ****",
-		`C:\Users\Jane\project`:                      `C:\Users\dev\project`,
-		"/tmp/TestX123/001/state/x":                  "/tmp/work",
-		"Sandbox 'sbxpair-abcdefabcdef-agent' gone":  "Sandbox 'demo-agent' gone",
-		"3b1f6c1e-6f0a-4f0e-9a51-0d5f7c1a2b01 twice": "c0ffee00-1111-4222-8333-000000000001 twice",
-		"jane@corp.example.org":                      "dev@example.com",
+	n := newNeutral(Mine{Home: "/home/jane", Host: "thinkpad-7"}, []sbx.Recording{
+		{Args: []string{"--app-name=x", "rm", "--force", "secret-plan", "name"}},
+		{Args: []string{"exec", "-u", "root", "web", "ls"}},
+		{Args: []string{"policy", "allow", "--sandbox", "payroll", "db.corp.internal"}},
+		{Args: []string{"cp", "C:\\x", "ledger:/tmp/x"}},
+	})
+	for _, tt := range [][2]string{
+		{"Signed in as jane.doe.", "Signed in as dev"},
+		{"github  gho_GCaw4o****...****43qy", "github  ****"},
+		{`C:\Users\Jane\project`, `C:\Users\dev\project`},
+		{"/tmp/TestX123/001/state/x", "/tmp/work"},
+		{"Sandbox 'sbxpair-abcdefabcdef-agent' gone", "Sandbox 'demo-agent' gone"},
+		{"3b1f6c1e-6f0a-4f0e-9a51-0d5f7c1a2b01 twice", "c0ffee00-1111-4222-8333-000000000001 twice"},
+		{"jane@corp.example.org", "dev@example.com"},
+		{"jane on thinkpad-7", "dev on devbox"},
+
+		{`{"name":"secret-plan","secret-plan":{"status":"running"}}`, `{"name":"demo-1","demo-1":{"status":"running"}}`},
+		{"payroll is no payrolls, nor x-payroll.", "demo-3 is no payrolls, nor x-payroll."},
+		{"web web-2 webs", "demo-2 web-2 webs"},
+		{"ledger: no such path", "demo-4: no such path"},
+
+		{"allow db.corp.internal:5432, *.corp.internal", "allow host-1.example.com:5432, *.host-2.example.com"},
+		{"DB.corp.internal again, https://wiki.corp/page", "host-1.example.com again, https://host-3.example.com/page"},
+		{"api.github.com **.docker.io config.json", "api.github.com **.docker.io config.json"},
+		{"/etc/sandbox-persistent.sh v0.47.0", "/etc/sandbox-persistent.sh v0.47.0"},
+		{"https://api.github.com/repos/corp/payroll/x", "https://api.github.com/repos/octo/slugify/x"},
+		{"10.1.2.3:80 127.0.0.1:80 fd00::7 at 04:43:12", "192.0.2.1:80 127.0.0.1:80 2001:db8::2 at 04:43:12"},
 	} {
-		if got := n.text(text); got != want {
-			t.Errorf("%q becomes %q, want %q", text, got, want)
+		if got := n.text("ls", tt[0]); got != tt[1] {
+			t.Errorf("%q becomes %q, want %q", tt[0], got, tt[1])
 		}
+	}
+	if got := n.text("settings-get", "ssh.agentforwarding   true"); got != "ssh.agentforwarding   true" {
+		t.Errorf("the key of a setting becomes %q", got)
+	}
+	table := "SANDBOX       AGENT   STATUS\nsecret-plan   shell   running\nweb           shell   stopped\n"
+	if got := n.text("ls", table); got != "SANDBOX       AGENT   STATUS\ndemo-1        shell   running\ndemo-2        shell   stopped\n" {
+		t.Errorf("the table becomes\n%s", got)
 	}
 }

@@ -19,7 +19,8 @@ import (
 )
 
 // Recording is one engine call as a [Recorder] writes it: one JSON file a call, named by number and verb. What was given
-// on standard input is never kept; values that the call named and texts that have the shape of a credential are masked.
+// on standard input is never kept; values of variables (-e), the commands and references that stand for a secret (--command,
+// --ref), values that the call named and texts that have the shape of a credential are masked.
 type Recording struct {
 	Args       []string  `json:"args"`
 	StdinBytes int64     `json:"stdin_bytes,omitempty"`
@@ -91,12 +92,48 @@ func (rec *Recording) setStreams(stdout, stderr []byte) {
 func (rec Recording) masked(values []secrets.Value) Recording {
 	redact, scanner := secrets.NewRedactor(values...), secrets.NewScanner()
 	mask := func(s string) string { return scanner.Mask(redact.String(s)) }
-	rec.Args = slices.Clone(rec.Args)
+	rec.Args = withoutValues(rec.Args)
 	for i, arg := range rec.Args {
 		rec.Args[i] = mask(arg)
 	}
 	rec.Stdout, rec.Stderr, rec.Error = mask(rec.Stdout), mask(rec.Stderr), mask(rec.Error)
 	return rec
+}
+
+// hidden stands in a recording for what a call was given to keep.
+const hidden = "****"
+
+// withoutValues hides what the arguments of a call carry for a sandbox alone: values of variables, whose names stay, and
+// what stands for a secret.
+func withoutValues(args []string) []string {
+	out := slices.Clone(args)
+	for i, arg := range out {
+		flag, value, joined := strings.Cut(arg, "=")
+		at := i
+		if !joined && i+1 < len(out) {
+			at, value = i+1, out[i+1]
+		}
+		var kept string
+		switch flag {
+		case "-e", "--env":
+			name, _, set := strings.Cut(value, "=")
+			if !set { // -e NAME hands on the caller's own
+				continue
+			}
+			kept = name + "=" + hidden
+		case "--command", "--ref", "--value", "--token", "--password":
+			kept = hidden
+		default:
+			continue
+		}
+		if joined {
+			kept = flag + "=" + kept
+		}
+		if joined || at > i {
+			out[at] = kept
+		}
+	}
+	return out
 }
 
 func (r *Recorder) write(rec Recording) error {
@@ -123,7 +160,7 @@ func (r *Recorder) write(rec Recording) error {
 	}
 	for range 1000 { // another process may be recording into the same directory
 		r.n++
-		name := filepath.Join(r.Dir, fmt.Sprintf("%05d-%s.json", r.n, verbOf(rec.Args)))
+		name := filepath.Join(r.Dir, fmt.Sprintf("%05d-%s.json", r.n, rec.Verb()))
 		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if errors.Is(err, os.ErrExist) {
 			continue
@@ -137,18 +174,21 @@ func (r *Recorder) write(rec Recording) error {
 	return errors.New("no free number")
 }
 
-// verbOf names a call for a file name.
-func verbOf(args []string) string {
+// Verb names the call by its words alone: "ls", "policy-allow". Names, flags and what was given to them are not in it.
+func (rec Recording) Verb() string {
 	var words []string
-	for _, arg := range args {
+	for _, arg := range rec.Args {
 		if strings.HasPrefix(arg, "-") {
+			if len(words) > 0 {
+				break
+			}
 			continue
 		}
 		if strings.Trim(arg, "abcdefghijklmnopqrstuvwxyz-") != "" || len(words) == 2 {
 			break
 		}
 		words = append(words, arg)
-		if !slices.Contains([]string{"policy", "secret", "daemon", "template", "settings"}, words[0]) {
+		if !slices.Contains([]string{"policy", "secret", "daemon", "template", "settings", "kit", "mcp"}, words[0]) {
 			break
 		}
 	}
@@ -183,9 +223,9 @@ var ErrNotRecorded = errors.New("call is not in the recording")
 
 // Matches reports whether a call with these arguments is the one that was recorded: they are the same, but for names that
 // this package makes up anew for each call (the folder in which [Client.CopyOut] puts things together, the mark of
-// [ExecSpec] KillTree).
+// [ExecSpec] KillTree), and for the values that a recording hides.
 func (rec Recording) Matches(args []string) bool {
-	return slices.EqualFunc(rec.Args, args, func(a, b string) bool { return a == b || sameButMadeUp(a, b) })
+	return slices.EqualFunc(withoutValues(rec.Args), withoutValues(args), func(a, b string) bool { return a == b || sameButMadeUp(a, b) })
 }
 
 // madeUp finds the names that this package makes up. They have a form that nobody else gives.
@@ -232,7 +272,7 @@ func NewReplay(dir string) (Runner, error) {
 			}
 			return res, nil
 		}
-		return Result{Code: -1}, fmt.Errorf("%w: %s", ErrNotRecorded, verbOf(c.Args))
+		return Result{Code: -1}, fmt.Errorf("%w: %s", ErrNotRecorded, Recording{Args: c.Args}.Verb())
 	}), nil
 }
 

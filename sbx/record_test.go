@@ -27,7 +27,9 @@ func TestRecordAndReplay(t *testing.T) {
 		if !errors.Is(missing, sbx.ErrNotFound) {
 			t.Errorf("inspect nobody: %v", missing)
 		}
-		res, err := c.Exec(ctx, "box", sbx.ExecSpec{Argv: []string{"leak"}, Redact: []secrets.Value{value}})
+		res, err := c.Exec(ctx, "box", sbx.ExecSpec{Argv: []string{"leak"}, Redact: []secrets.Value{value}, Env: []sbx.EnvVar{{Name: "TEAM", Value: "canary of the team"}}})
+		ok(t, err)
+		_, err = c.SecretSetCustom(ctx, sbx.CustomSecret{Sandbox: "box", Env: "KEY", Hosts: []string{"api.example.com"}, Command: "cat /home/canary/key"})
 		ok(t, err)
 		ok(t, c.Remove(ctx, "box"))
 		return []string{asJSON(t, box), missing.Error(), string(res.Stdout), string(res.Stderr)}

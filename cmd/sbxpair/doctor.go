@@ -36,13 +36,12 @@ func newDoctorCmd(a *app) *cobra.Command {
 			"deep report a run will start. Ends with 1 if a check is red. The checks: docs/reference/doctor.md.",
 		Example: "  sbxpair doctor\n  sbxpair doctor --deep --repo octo/slugify\n  sbxpair doctor --fix\n  sbxpair doctor --conformance\n  SBXPAIR_RECORD=/tmp/calls sbxpair doctor --conformance && sbxpair doctor --import /tmp/calls --out fixtures",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := opts.check(cmd.Flags().Changed); err != nil {
+				return &usageError{err}
+			}
 			switch {
-			case (opts.from == "") != (opts.out == ""):
-				return &usageError{errors.New("--import and --out go together")}
 			case opts.from != "":
 				return runDoctorImport(a, opts)
-			case opts.force && !opts.fix:
-				return &usageError{errors.New("--force goes with --fix")}
 			case opts.conformance:
 				return runConformance(cmd.Context(), a)
 			}
@@ -58,9 +57,27 @@ func newDoctorCmd(a *app) *cobra.Command {
 	flags.StringVar(&opts.from, "import", "", "turn engine calls recorded with SBXPAIR_RECORD=DIR into fixtures, instead")
 	flags.StringVar(&opts.out, "out", "", "with --import: new folder for the fixtures")
 	flags.BoolVarP(&opts.force, "force", "f", false, "with --fix: do not ask")
-	cmd.MarkFlagsMutuallyExclusive("conformance", "import", "deep")
-	cmd.MarkFlagsMutuallyExclusive("conformance", "import", "fix")
 	return cmd
+}
+
+// check refuses what does not go together: a flag without effect would pass for one that had it.
+func (o doctorOptions) check(given func(flag string) bool) error {
+	for _, needs := range [][2]string{{"import", "out"}, {"out", "import"}, {"force", "fix"}, {"fresh", "deep"}, {"repo", "deep"}} {
+		if given(needs[0]) && !given(needs[1]) {
+			return fmt.Errorf("--%s goes with --%s", needs[0], needs[1])
+		}
+	}
+	for _, instead := range []string{"import", "conformance"} {
+		for _, other := range []string{"import", "conformance", "deep", "fix"} {
+			if instead != other && given(instead) && given(other) {
+				return fmt.Errorf("--%s is instead of an examination, and does not go with --%s", instead, other)
+			}
+		}
+	}
+	if given("import") && (o.from == "" || o.out == "") {
+		return errors.New("--import and --out each want a folder")
+	}
+	return nil
 }
 
 func runDoctor(ctx context.Context, a *app, opts doctorOptions) error {
@@ -143,7 +160,8 @@ func printConformance(w io.Writer, c doctor.Conformance) {
 }
 
 func runDoctorImport(a *app, opts doctorOptions) error {
-	done, err := doctor.Import(opts.from, opts.out, xdg.Home)
+	host, _ := os.Hostname() // one that has no name cannot give it away
+	done, err := doctor.Import(opts.from, opts.out, doctor.Mine{Home: xdg.Home, Host: host})
 	if err != nil {
 		return err
 	}
@@ -198,8 +216,18 @@ func printReport(w io.Writer, r doctor.Report, fixed []doctor.Fix) {
 	}
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	count := map[doctor.Verdict]int{}
-	cached := 0
+	cached, notAsked := 0, 0
+	var causes []string
+	waiting := map[string][]string{} // by the check that says why
 	for _, c := range r.Checks {
+		if c.Because != "" {
+			if waiting[c.Because] == nil {
+				causes = append(causes, c.Because)
+			}
+			waiting[c.Because] = append(waiting[c.Because], c.ID)
+			notAsked++
+			continue
+		}
 		count[c.Verdict]++
 		mark := ""
 		if c.Cached {
@@ -219,10 +247,16 @@ func printReport(w io.Writer, r doctor.Report, fixed []doctor.Fix) {
 		}
 	}
 	tw.Flush()
+	for _, cause := range causes {
+		fmt.Fprintf(w, "not asked because of %s: %s\n", cause, strings.Join(waiting[cause], ", "))
+	}
 	for _, d := range r.Drift {
 		fmt.Fprintf(w, "drift: %s is %s, and was %s with %s: %s\n", d.ID, d.Now, d.Before, d.Engine, plain(d.Detail))
 	}
 	fmt.Fprintf(w, "%d ok, %d warn, %d bad, %d unknown", count[doctor.OK], count[doctor.Warn], count[doctor.Bad], count[doctor.Unknown])
+	if notAsked > 0 {
+		fmt.Fprintf(w, ", %d not asked", notAsked)
+	}
 	switch {
 	case r.Depth == doctor.Deep && cached > 0:
 		fmt.Fprint(w, "; deep (* from an earlier one; --fresh asks again)\n")

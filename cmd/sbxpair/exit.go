@@ -88,7 +88,7 @@ func exitCode(err error) int {
 		return signalled.code()
 	case ownFailure:
 		return failure.code
-	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrTask, loop.ErrNoAgent, pair.ErrNoLease, sbx.ErrInvalid,
+	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrTask, loop.ErrNoAgent, pair.ErrNoLease, sbx.ErrInvalid, doctor.ErrImport,
 		github.ErrBaseMissing, github.ErrEmptyRepository, github.ErrArchived):
 		return exitUsage
 	case is(loop.ErrBudget):
@@ -98,11 +98,11 @@ func exitCode(err error) int {
 	case is(secrets.ErrMissing, secrets.ErrUnfit, provision.ErrCredential, github.ErrUnauthorized):
 		return exitCredential
 	case is(loop.ErrRefused, provision.ErrRefused, provision.ErrNotProven, github.ErrForbidden, github.ErrBlockedByPolicy,
-		github.ErrRefused, github.ErrOutOfBounds, github.ErrPushRefused, github.ErrBranchMoved, workspace.ErrHostile, workspace.ErrTooLarge):
+		github.ErrRefused, github.ErrOutOfBounds, github.ErrPushRefused, github.ErrBranchMoved, workspace.ErrHostile, workspace.ErrTooLarge, doctor.ErrCredentialInside):
 		return exitRefused
 	case is(pair.ErrLost):
 		return exitEngine
-	case is(loop.ErrFailed, doctor.ErrRed):
+	case is(loop.ErrFailed, doctor.ErrRed, doctor.ErrUnsure):
 		return exitFailed
 	case isEngine(err):
 		return exitEngine

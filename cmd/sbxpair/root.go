@@ -106,13 +106,16 @@ func newRootCmd(a *app) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRun: func(*cobra.Command, []string) {
+		PersistentPreRunE: func(*cobra.Command, []string) error {
 			switch {
+			case a.quiet && a.verbose:
+				return &usageError{errors.New("--quiet and --verbose contradict each other")}
 			case a.quiet:
 				a.log = a.newLogger(charm.WarnLevel)
 			case a.verbose:
 				a.log = a.newLogger(charm.DebugLevel)
 			}
+			return nil
 		},
 	}
 	root.SetVersionTemplate("sbxpair {{.Version}}\n")
@@ -125,7 +128,6 @@ func newRootCmd(a *app) *cobra.Command {
 	flags.BoolVar(&a.json, "json", false, "print the result as JSON")
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "print nothing but results and errors")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "also print what is going on inside")
-	root.MarkFlagsMutuallyExclusive("quiet", "verbose")
 	completeFlag(root, "engine", "auto", "sbx", "local")
 	root.AddCommand(
 		newRunCmd(a), newPlanCmd(a), newUpCmd(a), newDownCmd(a), newListCmd(a), newExecCmd(a), newShellCmd(a), newCopyCmd(a),
