@@ -236,8 +236,8 @@ func TestMalformed(t *testing.T) {
 			t.Errorf("%q: %v, %v", text, list, err)
 		}
 	}
-	if list, err := sbx.ParseSandboxes([]byte(`{"sandboxes":null,"new":1}`)); err != nil || list == nil || len(list) != 0 {
-		t.Errorf("null: %v, %v", list, err)
+	if list, err := sbx.ParseSandboxes([]byte(`{"sandboxes":[],"new":1}`)); err != nil || list == nil || len(list) != 0 {
+		t.Errorf("none: %v, %v", list, err)
 	}
 	_, err := sbx.New("", v47(), canned{"inspect": says(string(fixture(t, "inspect-0.38.json")), "", 0)}.runner(t)).Inspect(t.Context(), "other")
 	wantKinds(t, err, sbx.ErrMalformed) // an answer about somebody else

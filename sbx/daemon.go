@@ -92,11 +92,19 @@ func ParseDiagnosis(out []byte) (Diagnosis, error) {
 		if err := decodeJSON(out, "checks", &d); err != nil {
 			return Diagnosis{}, err
 		}
+		if len(d.Checks) == 0 {
+			return Diagnosis{}, malformed("a diagnosis without checks")
+		}
 		for i, check := range d.Checks {
 			if check.Name == "" {
 				return Diagnosis{}, malformed("check without a name")
 			}
-			d.Checks[i].Status = CheckStatus(strings.ToLower(string(check.Status)))
+			switch status := CheckStatus(strings.ToLower(string(check.Status))); status {
+			case CheckPass, CheckWarn, CheckFail, CheckSkip:
+				d.Checks[i].Status = status
+			default: // neither a pass nor a failure may be made of a word that nobody knows
+				return Diagnosis{}, malformed("check %q came to %q", tailText(check.Name, 80), tailText(string(check.Status), 40))
+			}
 		}
 		return d, nil
 	}

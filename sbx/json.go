@@ -61,14 +61,14 @@ func isTrailingNotice(tail string) bool {
 	return true
 }
 
-// decodeJSON finds the document in out and decodes it. The document must be an object that has the key, whatever its
-// value; key "" means that any object or array will do.
+// decodeJSON finds the document in out and decodes it. The document must be an object that has the key with a value that is
+// not null: no version is known to print null for "none" (fixtures/sbx). Key "" means that any object or array will do.
 func decodeJSON(out []byte, key string, into any) error {
 	// Nothing but the document is the usual case; then Unmarshal's own check is the only one. It leaves into alone if the
 	// text is no document.
 	if whole := bytes.TrimSpace(out); len(whole) > 0 && (whole[0] == '{' || whole[0] == '[') && json.Unmarshal(whole, into) == nil {
 		if key != "" && !hasKey(whole, key) {
-			return malformed("JSON document is not an object with %q", key)
+			return malformed("JSON document is not an object with %q, or that is null", key)
 		}
 		return nil
 	}
@@ -77,7 +77,7 @@ func decodeJSON(out []byte, key string, into any) error {
 		return err
 	}
 	if key != "" && !hasKey(doc, key) {
-		return malformed("JSON document is not an object with %q", key)
+		return malformed("JSON document is not an object with %q, or that is null", key)
 	}
 	if err := json.Unmarshal(doc, into); err != nil {
 		return malformed("JSON document: %v", err)
@@ -85,7 +85,7 @@ func decodeJSON(out []byte, key string, into any) error {
 	return nil
 }
 
-// hasKey reports whether doc is an object that has the key. It reads only as far as the key.
+// hasKey reports whether doc is an object that has the key, and not with null. It reads no further than that.
 func hasKey(doc json.RawMessage, key string) bool {
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -93,8 +93,12 @@ func hasKey(doc json.RawMessage, key string) bool {
 	}
 	for dec.More() {
 		t, err := dec.Token()
-		if err != nil || t == key {
-			return err == nil
+		if err != nil {
+			return false
+		}
+		if t == key {
+			value, err := dec.Token()
+			return err == nil && value != nil
 		}
 		var skip json.RawMessage
 		if dec.Decode(&skip) != nil {

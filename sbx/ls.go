@@ -88,6 +88,9 @@ func decodeListing(out []byte) ([]Sandbox, error) {
 	if err := decodeJSON(out, "sandboxes", &doc); err != nil {
 		return nil, err
 	}
+	if doc.Sandboxes == nil { // a second "sandboxes" beat the first
+		return nil, malformed("null for a list of sandboxes")
+	}
 	list := make([]Sandbox, 0, len(doc.Sandboxes))
 	for _, row := range doc.Sandboxes {
 		s := Sandbox{

@@ -53,7 +53,7 @@ func (c *Client) PolicyCheck(ctx context.Context, sandbox, target string) (Polic
 func ParseVerdict(out []byte) (PolicyVerdict, error) {
 	if looksJSON(out) {
 		var doc struct {
-			Allowed  bool   `json:"allowed"`
+			Allowed  *bool  `json:"allowed"`
 			Target   string `json:"target"`
 			DenyKind string `json:"deny_kind"`
 			Rule     string `json:"rule"`
@@ -62,7 +62,10 @@ func ParseVerdict(out []byte) (PolicyVerdict, error) {
 		if err := decodeJSON(out, "allowed", &doc); err != nil {
 			return PolicyVerdict{}, err
 		}
-		return PolicyVerdict{doc.Allowed, doc.Target, doc.DenyKind == "explicit", doc.Rule, doc.Reason}, nil
+		if doc.Allowed == nil { // the last of two keys is what counts
+			return PolicyVerdict{}, malformed("verdict without an answer")
+		}
+		return PolicyVerdict{*doc.Allowed, doc.Target, doc.DenyKind == "explicit", doc.Rule, doc.Reason}, nil
 	}
 	for line := range strings.Lines(clean(out)) {
 		word, target, _ := strings.Cut(strings.TrimSpace(line), ": ")

@@ -2,7 +2,6 @@ package sbx
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -70,23 +69,23 @@ func ParsePolicyLog(out []byte) (PolicyLog, error) {
 			Blocked []item `json:"blocked_hosts"`
 			Allowed []item `json:"allowed_hosts"`
 		}
-		var keys map[string]json.RawMessage
-		if err := decodeJSON(out, "", &keys); err != nil {
+		if err := decodeJSON(out, "blocked_hosts", &doc); err != nil {
 			return PolicyLog{}, err
 		}
-		if keys["blocked_hosts"] == nil && keys["allowed_hosts"] == nil {
-			return PolicyLog{}, malformed("JSON document is no policy log")
+		if doc.Blocked == nil || doc.Allowed == nil {
+			return PolicyLog{}, malformed("JSON document is no policy log, or half of one")
 		}
-		if err := decodeJSON(out, "", &doc); err != nil {
-			return PolicyLog{}, err
-		}
-		entries := func(items []item, into *[]LogEntry) {
-			for _, i := range items {
-				*into = append(*into, LogEntry{i.VMName, i.Host, i.Proxy, i.Rule, i.Reason, i.LastSeen.Time, i.Since.Time, i.Count})
+		for _, part := range []struct {
+			items []item
+			into  *[]LogEntry
+		}{{doc.Blocked, &log.Blocked}, {doc.Allowed, &log.Allowed}} {
+			for _, i := range part.items {
+				if i.Host == "" || i.Count < 0 {
+					return PolicyLog{}, malformed("an entry of the policy log")
+				}
+				*part.into = append(*part.into, LogEntry{i.VMName, i.Host, i.Proxy, i.Rule, i.Reason, i.LastSeen.Time, i.Since.Time, i.Count})
 			}
 		}
-		entries(doc.Blocked, &log.Blocked)
-		entries(doc.Allowed, &log.Allowed)
 		return log, nil
 	}
 	return parsePolicyLogText(out, log)

@@ -59,6 +59,9 @@ func (r ruleJSON) rule() (Rule, error) {
 	if err != nil {
 		return Rule{}, err
 	}
+	if r.ResourceType == "" || len(r.Resources) == 0 && len(r.HTTPTargets) == 0 {
+		return Rule{}, malformed("rule about nothing")
+	}
 	rule := Rule{
 		ID: r.ID, Name: r.Name, Policy: r.PolicyID, Sandbox: sandbox, ResourceType: r.ResourceType, Decision: decision,
 		Resources: r.Resources, Source: r.Origin, Inactive: r.Status != "" && !strings.EqualFold(r.Status, "active"),
@@ -103,6 +106,9 @@ func ParseRules(out []byte) ([]Rule, error) {
 		}
 		if err := decodeJSON(out, "rules", &doc); err != nil {
 			return nil, err
+		}
+		if doc.Rules == nil {
+			return nil, malformed("null for a list of rules")
 		}
 		for _, r := range doc.Rules {
 			rule, err := r.rule()

@@ -39,11 +39,13 @@ func parsePort(s string) (Port, bool) {
 	}
 	hostPort, _ := strconv.Atoi(m[3])
 	sandboxPort, _ := strconv.Atoi(m[4])
-	if hostPort > 65535 || sandboxPort > 65535 {
+	if !portNumber(hostPort) || !portNumber(sandboxPort) {
 		return Port{}, false
 	}
 	return Port{ip, hostPort, sandboxPort, m[5]}, true
 }
+
+func portNumber(n int) bool { return n > 0 && n <= 65535 }
 
 // parsePortsCell reads the PORTS cell of a listing.
 func parsePortsCell(cell string) ([]Port, error) {
@@ -86,7 +88,13 @@ func ParsePorts(out []byte) ([]Port, error) {
 		if err := decodeJSON(out, "", &doc); err != nil {
 			return nil, err
 		}
+		if doc == nil {
+			return nil, malformed("null for a list of ports")
+		}
 		for _, p := range doc {
+			if !portNumber(p.HostPort) || !portNumber(p.SandboxPort) || p.Protocol == "" {
+				return nil, malformed("published port %s", p.port())
+			}
 			ports = append(ports, p.port())
 		}
 		return ports, nil

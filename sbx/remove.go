@@ -107,6 +107,9 @@ func parsePrune(out []byte) (PruneReport, error) {
 	if err := decodeJSON(out, "would_remove", &doc); err != nil {
 		return PruneReport{}, fmt.Errorf("sbx prune: %w", err)
 	}
+	if doc.WouldRemove == nil {
+		return PruneReport{}, fmt.Errorf("sbx prune: %w", malformed("null for a list of sandboxes"))
+	}
 	var report PruneReport
 	for _, i := range doc.WouldRemove {
 		if checkOldName(i.Name) != nil {

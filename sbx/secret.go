@@ -411,8 +411,18 @@ func parseSecretsJSON(out []byte, add func(Secret, string) error, list *[]Secret
 	if err := decodeJSON(out, "", &keys); err != nil {
 		return nil, err
 	}
-	_, hasService := keys["secrets"]
-	if _, hasCustom := keys["custom_secrets"]; !hasService && !hasCustom {
+	// One of the two lists may be left out. A list that we do not know, or that is null, may hold what binds every sandbox.
+	known := 0
+	for key, value := range keys {
+		_, isList := value.([]any)
+		switch isKnown := key == "secrets" || key == "custom_secrets"; {
+		case isKnown && isList:
+			known++
+		case isKnown || isList:
+			return nil, malformed("JSON document is no secret listing that we know: %q", tailText(key, 40))
+		}
+	}
+	if known == 0 {
 		return nil, malformed("JSON document is no secret listing")
 	}
 	if err := decodeJSON(out, "", &doc); err != nil {

@@ -69,6 +69,9 @@ func ParseSettings(out []byte) ([]Setting, error) {
 			}
 			list = doc.Settings
 		}
+		if list == nil {
+			return nil, malformed("null for a list of settings")
+		}
 		for _, s := range list {
 			if !settingKey.MatchString(s.Key) {
 				return nil, malformed("setting %q", tailText(s.Key, 80))

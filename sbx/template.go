@@ -45,6 +45,9 @@ func ParseTemplates(out []byte) ([]Template, error) {
 		if err := decodeJSON(out, "images", &doc); err != nil {
 			return nil, err
 		}
+		if doc.Images == nil {
+			return nil, malformed("null for a list of images")
+		}
 		list := make([]Template, 0, len(doc.Images))
 		for _, image := range doc.Images {
 			t := image.Template
