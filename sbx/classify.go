@@ -1,10 +1,6 @@
 package sbx
 
-import (
-	"regexp"
-	"strings"
-	"sync"
-)
+import "strings"
 
 // This file is the one reader of the engine's prose. Each wording has a fixture or a test with the place where it was
 // seen. Matching ignores case; a text that nothing here knows (translated, new, empty) has no kind.
@@ -81,61 +77,6 @@ func containsAll(line string, all []string) bool {
 		}
 	}
 	return true
-}
-
-// question is a question that the engine is known to ask.
-type question struct {
-	re     *regexp.Regexp
-	remedy string // ${1} is the first group
-	kinds  []error
-}
-
-// questions gives the list; it is compiled when it is first needed, which is after a failure.
-var questions = sync.OnceValue(func() []question {
-	q := func(re, remedy string, kinds ...error) question {
-		return question{regexp.MustCompile(`(?i)` + re), remedy, kinds}
-	}
-	return []question{
-		q(`Remove sandbox '([^']*)'\?.*\(y/N\):?`, "to remove it, run: sbx rm --force ${1}"),
-		q(`Restart now\? \(y/N\):?`, "to restart the daemon, which stops all sandboxes, run: sbx daemon restart", ErrVersionMismatch),
-		q(`selected workspace does not exist\. Would you like to create it\? \(y/N\):?`, "create the workspace directory first"),
-		q(`Delete selected secret\? \(y/N\):?`, "to remove it, run: sbx secret rm -f with the same arguments"),
-		q(`.*overwrite.*\((?:y/N|Y/n)\):?`, "to overwrite it, run the same command with --force"),
-		q(`Sandbox (\S+) is running and must be stopped.*\(y/N\):?`, "stop it first: sbx stop ${1}", ErrConflict),
-		q(`You are not authenticated to Docker\. Starting the sign-in flow`, "sign in: sbx login", ErrNotSignedIn),
-		q(`Your one-time device confirmation code is`, "sign in: sbx login", ErrNotSignedIn),
-		q(`Waiting for authentication`, "sign in: sbx login", ErrNotSignedIn),
-		q(`(?:choose|select).*(?:network )?policy.*[:?]\s*$`, "choose a preset: sbx policy init balanced", ErrPolicyUninitialised),
-		q(`import.*(?:secret|credential|environment).*\(y/N\):?`, "answer it once by hand: sbx setup"),
-		q(`kit.*credential.*\((?:y/N|Y/n)\):?`, "answer it once by hand: sbx run with the same kit, in a terminal"),
-		q(`Enter secret:`, "give the value by a command: sbx secret set-custom --command"),
-		q(`.*(?:\(y/N\)|\(Y/n\)|\[y/N\]|\[Y/n\]):?`, "run the same command by hand in a terminal"),
-	}
-})
-
-// maxPromptText bounds the text that is searched for a question; one is never far from the end of a stream.
-const maxPromptText = 16 << 10
-
-// findPrompt looks for a question of the engine in its output.
-func findPrompt(op, text string) *PromptError {
-	if len(text) > maxPromptText {
-		text = text[len(text)-maxPromptText:]
-	}
-	if !strings.ContainsAny(text, "?:([") {
-		return nil
-	}
-	for _, q := range questions() {
-		for line := range strings.Lines(text) {
-			line = strings.TrimSpace(line)
-			at := q.re.FindStringSubmatchIndex(line)
-			if at == nil {
-				continue
-			}
-			remedy := string(q.re.ExpandString(nil, q.remedy, line, at))
-			return &PromptError{Op: op, Question: tailText(line[at[0]:at[1]], 200), Remedy: remedy, kinds: q.kinds}
-		}
-	}
-	return nil
 }
 
 // tailText keeps the last limit bytes of s, from the start of a character on.

@@ -1,11 +1,15 @@
 package sbx_test
 
 import (
+	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // errorFixtures says what each recorded error stands for. nil is a failure without a kind: a refusal in plain words.
@@ -159,13 +163,96 @@ func TestPrompts(t *testing.T) {
 		"Select a network policy:":                                              "sbx policy init balanced",
 		"Your one-time device confirmation code is: ABCD-EFGH":                  "sbx login",
 		"Enter secret: ":                      "--command",
-		"Something nobody has seen yet [y/N]": "by hand in a terminal",
+		"Something nobody has seen yet [y/N]": "in a terminal: sbx ls --json",
+		"Cancelled":                           "in a terminal: sbx ls --json",
+		"ERROR: user cancelled operation":     "in a terminal: sbx ls --json",
 	} {
-		c := sbx.New("", v47(), canned{"ls": says(text, "", 1)}.runner(t))
-		_, err := c.List(t.Context())
-		prompt, isPrompt := errors.AsType[*sbx.PromptError](err)
-		if !isPrompt || !strings.Contains(prompt.Remedy, remedy) || !strings.Contains(err.Error(), prompt.Remedy) {
-			t.Errorf("%q: %v, want a PromptError with %q", text, err, remedy)
+		for _, code := range []int{1, 0} { // a question that closed standard input answered may end well
+			c := sbx.New("", v47(), canned{"ls": says(text, "", code)}.runner(t))
+			_, err := c.List(t.Context())
+			prompt, isPrompt := errors.AsType[*sbx.PromptError](err)
+			if !isPrompt || !strings.Contains(prompt.Remedy, remedy) || !strings.Contains(err.Error(), prompt.Remedy) {
+				t.Errorf("%q, exit %d: %v, want a PromptError with %q", text, code, err, remedy)
+			}
 		}
+	}
+}
+
+// TestPromptsOfEveryVerb: whatever verb asks and exits with 0, what was asked for is not reported as done. A command in a
+// sandbox may print what it likes.
+func TestPromptsOfEveryVerb(t *testing.T) {
+	ctx, value := t.Context(), secrets.New("canary-value")
+	file := filepath.Join(t.TempDir(), "f")
+	ok(t, os.WriteFile(file, nil, 0o600))
+	second := func(_ any, err error) error { return err }
+	for name, call := range map[string]func(c *sbx.Client) error{
+		"create":       func(c *sbx.Client) error { return second(c.Create(ctx, sbx.CreateSpec{Name: "box"})) },
+		"keep-alive":   func(c *sbx.Client) error { return c.KeepAlive(ctx, "box") },
+		"stop":         func(c *sbx.Client) error { return c.Stop(ctx, "box") },
+		"rm":           func(c *sbx.Client) error { return c.Remove(ctx, "box") },
+		"prune":        func(c *sbx.Client) error { return second(c.Prune(ctx, sbx.PruneSpec{})) },
+		"inspect":      func(c *sbx.Client) error { return second(c.Inspect(ctx, "box")) },
+		"cp in":        func(c *sbx.Client) error { return c.CopyIn(ctx, "box", file, "/f") },
+		"cp out":       func(c *sbx.Client) error { return c.CopyOut(ctx, "box", "/f", file+"2") },
+		"publish":      func(c *sbx.Client) error { return second(c.Publish(ctx, "box", "8080")) },
+		"unpublish":    func(c *sbx.Client) error { return c.Unpublish(ctx, "box", sbx.Port{HostPort: 1, SandboxPort: 1}) },
+		"policy init":  func(c *sbx.Client) error { return c.PolicyInit(ctx, sbx.PresetDenyAll) },
+		"policy allow": func(c *sbx.Client) error { return second(c.PolicyAllow(ctx, sbx.PolicyRule{Resources: []string{"a"}})) },
+		"policy rm":    func(c *sbx.Client) error { return c.PolicyRemove(ctx, sbx.RuleRef{ID: "1"}) },
+		"policy reset": func(c *sbx.Client) error { return c.PolicyReset(ctx) },
+		"policy check": func(c *sbx.Client) error { return second(c.PolicyCheck(ctx, "", "a")) },
+		"secret set":   func(c *sbx.Client) error { return c.SecretSet(ctx, sbx.ServiceSecret{Service: "github", Value: value}) },
+		"secret set-custom": func(c *sbx.Client) error {
+			return second(c.SecretSetCustom(ctx, sbx.CustomSecret{Hosts: []string{"a"}, Placeholder: "0123456789abc", Command: "/bin/x"}))
+		},
+		"secret set registry": func(c *sbx.Client) error {
+			return c.SecretSetRegistry(ctx, sbx.RegistryCredential{Host: "a", Value: value})
+		},
+		"secret rm":      func(c *sbx.Client) error { return c.SecretRemove(ctx, sbx.Secret{Name: "github"}) },
+		"secret import":  func(c *sbx.Client) error { return second(c.SecretImport(ctx, "github", false)) },
+		"template save":  func(c *sbx.Client) error { return c.TemplateSave(ctx, "box", "a:1", "") },
+		"template load":  func(c *sbx.Client) error { return c.TemplateLoad(ctx, file) },
+		"template rm":    func(c *sbx.Client) error { return c.TemplateRemove(ctx, "a:1") },
+		"settings set":   func(c *sbx.Client) error { return second(c.SetSetting(ctx, "a", "1")) },
+		"settings unset": func(c *sbx.Client) error { return c.UnsetSetting(ctx, "a") },
+		"daemon start":   func(c *sbx.Client) error { return c.DaemonStart(ctx) },
+		"daemon stop":    func(c *sbx.Client) error { return c.DaemonStop(ctx) },
+		"daemon restart": func(c *sbx.Client) error { return c.DaemonRestart(ctx) },
+		"diagnose":       func(c *sbx.Client) error { return second(c.Diagnose(ctx)) },
+		"login":          func(c *sbx.Client) error { return c.Login(ctx, "demo", value) },
+		"logout":         func(c *sbx.Client) error { return c.Logout(ctx) },
+		"reset":          func(c *sbx.Client) error { return c.Reset(ctx, false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, said := range []string{"Go ahead? (y/N): Cancelled\n", "Cancelled\n"} {
+				for _, c := range []*sbx.Client{
+					sbx.New("", v47(), sbx.WithRunner(sbx.RunnerFunc(func(_ context.Context, c sbx.Cmd) (sbx.Result, error) { return result(c, []byte(said), nil, 0) }))),
+					sbx.New("", v47(), sbx.WithRunner(sbx.RunnerFunc(func(_ context.Context, c sbx.Cmd) (sbx.Result, error) { return result(c, nil, []byte(said), 0) }))).Unverified(),
+				} {
+					err := call(c)
+					prompt, isPrompt := errors.AsType[*sbx.PromptError](err)
+					if !isPrompt || !strings.Contains(prompt.Remedy, ": sbx ") || strings.Contains(err.Error(), "canary") {
+						t.Errorf("%q: %v, want a PromptError that names a command", said, err)
+					}
+				}
+			}
+		})
+	}
+	c := sbx.New("", v47(), canned{"exec": says("Cancelled\n", "Go ahead? (y/N): ", 0)}.runner(t))
+	res, err := c.Exec(ctx, "box", sbx.ExecSpec{Argv: []string{"x"}})
+	if err != nil || res.Code != 0 || string(res.Stdout) != "Cancelled\n" {
+		t.Errorf("exec: %+v, %v", res, err)
+	}
+	// What stands in a document is data; and a question that somebody answered is none.
+	doc := `{"rules":[{"id":"1","resource_type":"network","decision":"allow","resources":["a"],"name":"Restart now? (y/N):"}]}`
+	_, err = sbx.New("", v47(), canned{"policy ls": says(doc, "", 0)}.runner(t)).PolicyList(ctx, "")
+	ok(t, err)
+	login := canned{"login": says(string(fixture(t, "login-device.txt"))+"Signed in as demo.\n", "", 0), "ls": says(`{"sandboxes":[]}`, "", 0)}
+	ok(t, sbx.New("", v47(), login.runner(t)).Login(ctx, "demo", value))
+	// The command to run by hand is one that a shell reads as we sent it, and has the client's own flags.
+	c = sbx.New("", v47(), sbx.WithAppName("pair"), canned{"--app-name=pair secret rm": says("Delete selected secret? (y/N): Cancelled", "", 0)}.runner(t))
+	err = c.SecretRemove(ctx, sbx.Secret{Type: sbx.SecretCustom, Sandbox: "box", Placeholder: "it's-a-placeholder"})
+	if want := `to remove it, run: sbx --app-name=pair secret rm --sandbox box --placeholder 'it'\''s-a-placeholder' --force`; sbx.Hint(err) != want {
+		t.Errorf("hint %q, want %q", sbx.Hint(err), want)
 	}
 }

@@ -237,7 +237,7 @@ func (c *Client) call(ctx context.Context, op string, limit time.Duration, cmd C
 		return res, err
 	}
 	if res.Code != 0 {
-		return res, c.failure(op, res)
+		return res, c.failure(op, res, cmd.Args)
 	}
 	if res.StdoutTruncated {
 		return res, fmt.Errorf("sbx %s: %w", op, malformed("%d bytes of output", res.StdoutBytes))
@@ -262,7 +262,7 @@ func (c *Client) start(ctx context.Context, op string, limit time.Duration, cmd 
 	c.log.Debug("engine call", "op", op, "code", res.Code, "took", time.Since(begun))
 	res.Stdout, res.Stderr = whole(res.Stdout, cmd.Redact), whole(res.Stderr, cmd.Redact)
 	if err != nil {
-		prompt := findPrompt(op, c.text(res))
+		prompt := c.findPrompt(op, c.text(res), cmd.Args)
 		switch {
 		case runCtx.Err() == nil || !errors.Is(err, runCtx.Err()):
 			return res, fmt.Errorf("sbx %s: %w", op, err)
@@ -284,6 +284,9 @@ func (c *Client) start(ctx context.Context, op string, limit time.Duration, cmd 
 	}
 	if res.Killed {
 		return res, &ConnectionError{Op: op, Text: tailText(trimError(c.text(res)), 1<<10)}
+	}
+	if res.Code == 0 && op != opExec && op != opAttach {
+		return res, c.unanswered(op, res, cmd.Args)
 	}
 	return res, nil
 }
@@ -315,11 +318,11 @@ func (c *Client) text(res Result) string {
 // stores, and a failing verb may echo more.
 func (c *Client) maskShapes(text string) string { return c.shared.scanner.Mask(text) }
 
-// failure turns a non-zero exit into a typed error.
-func (c *Client) failure(op string, res Result) error {
+// failure turns a non-zero exit into a typed error. args are those of the verb.
+func (c *Client) failure(op string, res Result, args []string) error {
 	text := c.text(res)
 	kinds := classify(text)
-	if prompt := findPrompt(op, text); prompt != nil {
+	if prompt := c.findPrompt(op, text, slices.Concat(c.global, args)); prompt != nil {
 		prompt.kinds = append(slices.Clone(prompt.kinds), kinds...)
 		return prompt
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/sbxpair/sbxpair/secrets"
@@ -76,7 +77,7 @@ func (c *Client) Diagnose(ctx context.Context) (Diagnosis, error) {
 	d, err := ParseDiagnosis(res.Stdout)
 	switch {
 	case err != nil && res.Code != 0:
-		return Diagnosis{}, c.failure(op, res)
+		return Diagnosis{}, c.failure(op, res, args)
 	case err != nil:
 		return Diagnosis{}, fmt.Errorf("sbx %s: %w", op, err)
 	}
@@ -145,12 +146,13 @@ type DaemonState struct {
 // DaemonStatus asks after the daemon without starting it.
 func (c *Client) DaemonStatus(ctx context.Context) (DaemonState, error) {
 	const op = "daemon status"
-	res, err := c.start(ctx, op, c.timeouts.Version, Cmd{Args: []string{"daemon", "status", "--json"}})
+	args := []string{"daemon", "status"}
+	res, err := c.start(ctx, op, c.timeouts.Version, Cmd{Args: append(slices.Clone(args), "--json")})
 	if err == nil && res.Code != 0 && !looksJSON(res.Stdout) {
-		if failure := c.failure(op, res); !errors.Is(failure, ErrRefusedFlag) {
+		if failure := c.failure(op, res, args); !errors.Is(failure, ErrRefusedFlag) {
 			return DaemonState{}, failure
 		}
-		res, err = c.start(ctx, op, c.timeouts.Version, Cmd{Args: []string{"daemon", "status"}})
+		res, err = c.start(ctx, op, c.timeouts.Version, Cmd{Args: args})
 	}
 	if err != nil {
 		return DaemonState{}, err
@@ -158,7 +160,7 @@ func (c *Client) DaemonStatus(ctx context.Context) (DaemonState, error) {
 	state, err := ParseDaemonState(res.Stdout)
 	switch {
 	case err != nil && res.Code != 0:
-		return DaemonState{}, c.failure(op, res)
+		return DaemonState{}, c.failure(op, res, args)
 	case err != nil:
 		return DaemonState{}, fmt.Errorf("sbx %s: %w", op, err)
 	}

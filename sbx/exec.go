@@ -129,7 +129,7 @@ func (c *Client) execFailure(ctx context.Context, sandbox string, spec ExecSpec,
 	case errors.Is(kinds[0], ErrNotFound) && !strings.Contains(message, "'"+sandbox+"'") && !strings.Contains(message, `"`+sandbox+`"`):
 		return nil
 	}
-	failure := c.failure(opExec, res)
+	failure := c.failure(opExec, res, []string{opExec, sandbox})
 	if strings.HasPrefix(message, "ensure daemon:") {
 		return failure // no need to ask a daemon that does not start for more
 	}

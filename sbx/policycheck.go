@@ -30,17 +30,18 @@ func (c *Client) PolicyCheck(ctx context.Context, sandbox, target string) (Polic
 		}
 		args = append(args, "--sandbox", sandbox)
 	}
-	res, err := c.start(ctx, op, c.timeouts.Query, Cmd{Args: append(args, target)})
+	args = append(args, target)
+	res, err := c.start(ctx, op, c.timeouts.Query, Cmd{Args: args})
 	if err != nil {
 		return PolicyVerdict{}, err
 	}
 	if res.Code != 0 && res.Code != 1 {
-		return PolicyVerdict{}, c.failure(op, res)
+		return PolicyVerdict{}, c.failure(op, res, args)
 	}
 	verdict, err := ParseVerdict(res.Stdout)
 	switch {
 	case err != nil && res.Code != 0:
-		return PolicyVerdict{}, c.failure(op, res)
+		return PolicyVerdict{}, c.failure(op, res, args)
 	case err != nil:
 		return PolicyVerdict{}, fmt.Errorf("sbx %s: %w", op, err)
 	case verdict.Allowed != (res.Code == 0):

@@ -68,13 +68,10 @@ func (c *Client) SecretSet(ctx context.Context, secret ServiceSecret) error {
 	if secret.NoCheck {
 		args = append(args, "--no-verify")
 	}
-	res, err := c.call(ctx, op, c.timeouts.Change, Cmd{
+	_, err = c.call(ctx, op, c.timeouts.Change, Cmd{
 		Args: args, Stdin: stdinOf(secret.Value), Redact: []secrets.Value{secret.Value},
 	})
 	if err != nil {
-		return err
-	}
-	if err := c.cancelled(op, res); err != nil {
 		return err
 	}
 	if !c.readBack {
@@ -104,20 +101,6 @@ func (c *Client) secretScope(ctx context.Context, op, sandbox string, verb, rest
 		args = append(args, "--global")
 	}
 	return append(args, rest...), nil
-}
-
-// cancelled recognises a question that was answered by a closed standard input, with exit 0: nothing was done then.
-func (c *Client) cancelled(op string, res Result) error {
-	text := c.text(res)
-	if prompt := findPrompt(op, text); prompt != nil {
-		return prompt
-	}
-	for line := range strings.Lines(text) {
-		if strings.EqualFold(strings.TrimSpace(line), "cancelled") {
-			return &PromptError{Op: op, Question: "Cancelled", Remedy: "run the same command by hand in a terminal"}
-		}
-	}
-	return nil
 }
 
 // CustomSecret makes the engine put a value in the place of a placeholder, in headers of requests to some hosts. The
@@ -242,11 +225,8 @@ func (c *Client) SecretSetRegistry(ctx context.Context, cred RegistryCredential)
 	case cred.AllSandboxes:
 		args, want.Sandbox = append(args, "--all-sandboxes"), ""
 	}
-	res, err := c.call(ctx, op, c.timeouts.Change, Cmd{Args: args, Stdin: stdinOf(cred.Value), Redact: []secrets.Value{cred.Value}})
+	_, err := c.call(ctx, op, c.timeouts.Change, Cmd{Args: args, Stdin: stdinOf(cred.Value), Redact: []secrets.Value{cred.Value}})
 	if err != nil {
-		return err
-	}
-	if err := c.cancelled(op, res); err != nil {
 		return err
 	}
 	if !c.readBack {
@@ -486,14 +466,9 @@ func (c *Client) SecretRemove(ctx context.Context, s Secret) error {
 	if err != nil {
 		return err
 	}
-	res, err := c.change(ctx, op, append(args, "--force")...)
+	_, err = c.change(ctx, op, append(args, "--force")...)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return err
-	}
-	if err == nil {
-		if err := c.cancelled(op, res); err != nil {
-			return err
-		}
 	}
 	if !c.readBack {
 		return nil
@@ -529,9 +504,6 @@ func (c *Client) SecretImport(ctx context.Context, service string, dryRun bool) 
 	}
 	res, err := c.change(ctx, op, args...)
 	if err != nil {
-		return "", err
-	}
-	if err := c.cancelled(op, res); err != nil {
 		return "", err
 	}
 	return tailText(c.text(res), maxErrorText), nil
