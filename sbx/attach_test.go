@@ -6,6 +6,9 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -59,4 +62,40 @@ func TestAttachCancelled(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
+}
+
+// TestNoTerminalToOpen: an engine that looks for a terminal behind its closed streams, to ask a question, finds none; one
+// that is attached has the caller's.
+func TestNoTerminalToOpen(t *testing.T) {
+	const open = `if (exec 3</dev/tty) 2>/dev/null; then exit 3; else exit 4; fi`
+	if os.Getenv("TERMINAL_HELPER") != "" { // the caller, in a session with a terminal
+		if _, err := os.Open("/dev/tty"); err != nil {
+			t.Fatalf("no terminal here: %v", err)
+		}
+		x := sbx.Exec{Path: "/bin/sh"}
+		captured, err := x.Run(t.Context(), sbx.Cmd{Args: []string{"-c", open}})
+		ok(t, err)
+		piped, err := x.Run(t.Context(), sbx.Cmd{Args: []string{"-c", open}, Terminal: true, Stdin: strings.NewReader(""), Stdout: os.Stdout})
+		ok(t, err)
+		attached, err := x.Run(t.Context(), sbx.Cmd{Args: []string{"-c", open}, Terminal: true, Stdin: os.Stdin, Stdout: os.Stdout})
+		ok(t, err)
+		fmt.Println("codes", captured.Code, piped.Code, attached.Code)
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNoTerminalToOpen$", "-test.v")
+	cmd.Env = append(os.Environ(), "TERMINAL_HELPER=1", "GORACE=atexit_sleep_ms=0")
+	screen, err := pty.Start(cmd)
+	ok(t, err)
+	defer screen.Close()
+	var seen strings.Builder
+	for r := bufio.NewReader(screen); ; {
+		line, err := r.ReadString('\n')
+		seen.WriteString(line)
+		if err != nil { // the terminal is gone with its last user
+			break
+		}
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(seen.String(), "codes 4 4 3") {
+		t.Errorf("%v\n%s", err, seen.String())
+	}
 }

@@ -10,19 +10,25 @@ import (
 
 // group is the process group and job object of one engine call.
 type group struct {
-	cmd *exec.Cmd
-	job windows.Handle
+	cmd    *exec.Cmd
+	shared bool // the caller's own group, with its console
+	job    windows.Handle
 }
 
 // prepareGroup gives the command a console process group of its own: Ctrl-C at our console reaches only us.
-func prepareGroup(cmd *exec.Cmd) *group {
-	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
-	return &group{cmd: cmd}
+func prepareGroup(cmd *exec.Cmd, shared bool) *group {
+	if !shared {
+		cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
+	}
+	return &group{cmd: cmd, shared: shared}
 }
 
 // started puts the running process into a job object, so that its descendants can be ended with it. The job does not
 // kill when its handle closes: the call may have started the engine's daemon, which has to stay.
 func (g *group) started() error {
+	if g.shared {
+		return nil
+	}
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
 		return err
@@ -48,8 +54,12 @@ func (g *group) started() error {
 	return nil
 }
 
-// interrupt sends Ctrl-Break to the group: Ctrl-C cannot be sent to one group alone.
+// interrupt sends Ctrl-Break to the group: Ctrl-C cannot be sent to one group alone. The console of a shared one would pass
+// it to the caller as well, so that its command is ended.
 func (g *group) interrupt() error {
+	if g.shared {
+		return g.cmd.Process.Kill()
+	}
 	return windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, uint32(g.cmd.Process.Pid))
 }
 
@@ -75,6 +85,3 @@ const statusControlC = 0xC000013A
 
 // killedBySignal reports whether the process was ended from outside.
 func killedBySignal(cmd *exec.Cmd) bool { return uint32(cmd.ProcessState.ExitCode()) == statusControlC }
-
-// interruptOne asks a command without a group of its own to end.
-func interruptOne(cmd *exec.Cmd) error { return cmd.Process.Kill() }

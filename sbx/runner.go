@@ -8,7 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"reflect"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/sbxpair/sbxpair/secrets"
@@ -22,12 +25,14 @@ type Cmd struct {
 	Stdin  io.Reader       // the way in for secrets; nil is the null device, never the caller's own input. It may be read from until it returns, even after the call
 	Redact []secrets.Value // masked in everything that comes out
 
-	// Stdout and Stderr receive the streams while they arrive, masked; nil means that the Result alone has them.
+	// Stdout and Stderr receive the streams while they arrive, masked; nil means that the Result alone has them. A writer
+	// that is slow slows the command down and loses nothing. One that blocks past ctx is left to return by itself; the call
+	// has an error then, since not all was passed on.
 	Stdout, Stderr io.Writer
 	// MaxCapture bounds the bytes kept of each stream for the Result; the end is kept. 0 means 8 MiB.
 	MaxCapture int
-	// Terminal hands the caller's terminal to the command: Stdin, Stdout and Stderr are passed on as they are (files),
-	// the command stays in the caller's process group, and nothing is captured.
+	// Terminal hands over the caller's own streams: those of Stdin, Stdout and Stderr that are files are the command's,
+	// and nothing is captured. If Stdin is a terminal, the command stays in the caller's process group.
 	Terminal bool
 }
 
@@ -39,7 +44,7 @@ type Result struct {
 	StdoutBytes                      int64  // how many bytes came in all
 	Code                             int    // exit status; -1 if Killed
 	Killed                           bool   // ended by a signal that we did not send
-	Held                             bool   // it exited, and a process that it left behind still held its output open
+	Held                             bool   // it exited, and a process that it left behind still held its output open: what that wrote later is not here
 	Took                             time.Duration
 }
 
@@ -56,8 +61,9 @@ type RunnerFunc func(ctx context.Context, c Cmd) (Result, error)
 // Run calls f.
 func (f RunnerFunc) Run(ctx context.Context, c Cmd) (Result, error) { return f(ctx, c) }
 
-// Exec is the Runner that starts real processes: no terminal, standard input from the null device unless given, a
-// process group of its own. When ctx is done, the group gets an interrupt, and is killed after Grace.
+// Exec is the Runner that starts real processes: no terminal that it could open, standard input from the null device
+// unless given, a session and process group of its own. When ctx is done, the group gets an interrupt, and is killed after
+// Grace.
 type Exec struct {
 	Path  string        // program
 	Env   []string      // whole environment; see [Environ]
@@ -74,137 +80,324 @@ func (x Exec) Run(ctx context.Context, c Cmd) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{Code: -1}, ctxError(ctx)
 	}
-	grace := x.Grace
-	if grace <= 0 {
-		grace = defaultGrace
+	p := &process{cmd: exec.Command(x.Path, c.Args...), grace: x.Grace}
+	if p.grace <= 0 {
+		p.grace = defaultGrace
 	}
-	cmd := exec.CommandContext(ctx, x.Path, c.Args...)
-	cmd.Env = append(append([]string{}, x.Env...), c.Env...)
-	cmd.WaitDelay = grace
-	if c.Terminal {
-		return x.runTerminal(ctx, cmd, c)
+	p.cmd.Env = append(append([]string{}, x.Env...), c.Env...)
+	// Only the foreground group of a terminal may read from it, and hears of its size.
+	p.group = prepareGroup(p.cmd, c.Terminal && isTerminal(c.Stdin))
+	defer p.group.close()
+	if err := p.connect(c); err != nil {
+		p.closeEnds()
+		return Result{Code: -1}, fmt.Errorf("start %s: %w", x.Path, err)
 	}
+	start := time.Now()
+	err := p.cmd.Start()
+	if err != nil {
+		p.closeEnds()
+		return Result{Code: -1, Took: time.Since(start)}, startError(x.Path, err)
+	}
+	_ = p.group.started() // without it only the direct child can be ended
+	ended, interrupted := p.wait(ctx, start)
+	res := Result{Code: -1, Held: p.held, Took: p.took}
+	if s := p.stdout; s != nil && !c.Terminal {
+		res.Stdout, res.StdoutTruncated = s.capture.bytes(), s.capture.dropped()
+		res.StdoutHead, res.StdoutBytes = s.capture.head, s.capture.total
+	}
+	if s := p.stderr; s != nil && !c.Terminal {
+		res.Stderr, res.StderrTruncated = s.capture.bytes(), s.capture.dropped()
+	}
+	if ended == nil { // not even killed: it hangs in the system
+		return res, fmt.Errorf("process %d cannot be ended: %w", p.cmd.Process.Pid, ctxError(ctx))
+	}
+	res.Code = p.cmd.ProcessState.ExitCode()
+	if interrupted {
+		return res, ctxError(ctx)
+	}
+	if inputErr := p.input.failed(); inputErr != nil {
+		return res, fmt.Errorf("read input: %w", inputErr)
+	}
+	// The command may have died of its closed output: that is not its own doing.
+	if passErr := errors.Join(p.stdout.failed(ctx), p.stderr.failed(ctx)); passErr != nil {
+		return res, fmt.Errorf("pass output on: %w", passErr)
+	}
+	if killedBySignal(p.cmd) {
+		res.Killed, res.Code = true, -1
+		return res, nil
+	}
+	if _, exited := errors.AsType[*exec.ExitError](*ended); exited {
+		return res, nil
+	}
+	return res, *ended
+}
 
-	g := prepareGroup(cmd)
-	defer g.close()
-	cmd.Cancel = g.interrupt
+// process is one call under way. os/exec would count the time that a caller's writer takes as time that the output is held
+// open, and give up the rest; and it would wait for a reader or writer that blocks for ever. So the pipes are our own.
+type process struct {
+	cmd            *exec.Cmd
+	group          *group
+	grace          time.Duration
+	ends           []*os.File // the command's ends of our pipes
+	input          inputReader
+	stdout, stderr *stream // nil: the command has the caller's file, or the null device
+	held           bool
+	took           time.Duration // until the command had ended
+}
+
+// connect makes the pipes.
+func (p *process) connect(c Cmd) (err error) {
+	if f, isFile := c.Stdin.(*os.File); isFile {
+		p.cmd.Stdin = f
+	} else if c.Stdin != nil {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		p.cmd.Stdin, p.ends = r, append(p.ends, r)
+		p.input.r, p.input.pipe = c.Stdin, w
+	}
 	redact := secrets.NewRedactor(c.Redact...)
 	limit := c.MaxCapture
 	if limit <= 0 {
 		limit = defaultMaxCapture
 	}
-	stdout, stderr := newCapture(limit), newCapture(limit)
-	outSink, errSink := &sink{capture: stdout, w: c.Stdout}, &sink{capture: stderr, w: c.Stderr}
-	outW, errW := redact.Writer(outSink), redact.Writer(errSink)
-	cmd.Stdout, cmd.Stderr = outW, errW
-	input := &inputReader{r: c.Stdin}
-	feed, err := feeder(cmd, input)
-	if err != nil {
-		return Result{Code: -1}, fmt.Errorf("start %s: %w", x.Path, err)
+	var both *sync.Mutex
+	if sameWriter(c.Stdout, c.Stderr) {
+		both = new(sync.Mutex)
 	}
-
-	start := time.Now()
-	err = cmd.Start()
-	if err == nil {
-		feed()
-		_ = g.started() // without it only the direct child can be ended, which WaitDelay bounds
-		err = cmd.Wait()
-		if ctx.Err() != nil {
-			g.kill() // what the leader left behind, or the leader itself
+	output := func(w io.Writer) (io.Writer, *stream, error) {
+		if f, isFile := w.(*os.File); isFile && c.Terminal {
+			return f, nil, nil
 		}
-	}
-	_, _ = outW.Close(), errW.Close() // the sinks keep the error
-	sinkErr := errors.Join(outSink.err, errSink.err)
-	res := Result{
-		Stdout: stdout.bytes(), StdoutTruncated: stdout.dropped(), StdoutHead: stdout.head, StdoutBytes: stdout.total,
-		Stderr: stderr.bytes(), StderrTruncated: stderr.dropped(),
-		Code: -1, Took: time.Since(start),
-	}
-	if cmd.ProcessState == nil { // never started
-		if ctx.Err() != nil {
-			return res, ctxError(ctx)
+		if w == nil && c.Terminal {
+			return nil, nil, nil
 		}
-		return res, startError(x.Path, err)
+		r, end, err := os.Pipe()
+		if err != nil {
+			return nil, nil, err
+		}
+		p.ends = append(p.ends, end)
+		s := &stream{r: r, capture: newCapture(limit), done: make(chan struct{})}
+		if w != nil {
+			s.relay = newRelay(w, both)
+		}
+		s.w = redact.Writer(&sink{capture: s.capture, relay: s.relay})
+		return end, s, nil
 	}
-	res.Code = cmd.ProcessState.ExitCode()
-	if ctx.Err() != nil && err != nil {
-		return res, ctxError(ctx)
+	if p.cmd.Stdout, p.stdout, err = output(c.Stdout); err != nil {
+		return err
 	}
-	if inputErr := input.failed(); inputErr != nil {
-		return res, fmt.Errorf("read input: %w", inputErr)
-	}
-	if sinkErr != nil { // the command may have died of its closed output: that is not its own doing
-		return res, fmt.Errorf("pass output on: %w", sinkErr)
-	}
-	if killedBySignal(cmd) {
-		res.Killed, res.Code = true, -1
-		return res, nil
-	}
-	if errors.Is(err, exec.ErrWaitDelay) {
-		res.Held, err = true, nil
-	}
-	if _, exited := errors.AsType[*exec.ExitError](err); exited {
-		err = nil
-	}
-	return res, err
+	p.cmd.Stderr, p.stderr, err = output(c.Stderr)
+	return err
 }
 
-// runTerminal runs the command with the caller's own files, in the caller's process group: only the foreground group
-// of a terminal may read from it.
-func (x Exec) runTerminal(ctx context.Context, cmd *exec.Cmd, c Cmd) (Result, error) {
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
-	cmd.Cancel = func() error { return interruptOne(cmd) }
-	start := time.Now()
-	err := cmd.Run()
-	res := Result{Code: -1, Took: time.Since(start)}
-	if cmd.ProcessState == nil {
-		if ctx.Err() != nil {
-			return res, ctxError(ctx)
+// closeEnds releases what connect made, if nothing was started.
+func (p *process) closeEnds() {
+	for _, f := range p.ends {
+		_ = f.Close()
+	}
+	p.input.close()
+	for _, s := range []*stream{p.stdout, p.stderr} {
+		if s != nil {
+			_ = s.r.Close()
 		}
-		return res, startError(x.Path, err)
 	}
-	res.Code = cmd.ProcessState.ExitCode()
-	if ctx.Err() != nil && err != nil {
-		return res, ctxError(ctx)
-	}
-	if killedBySignal(cmd) {
-		res.Killed, res.Code = true, -1
-		return res, nil
-	}
-	if _, exited := errors.AsType[*exec.ExitError](err); exited {
-		err = nil
-	}
-	return res, err
 }
 
-// feeder prepares standard input and returns what starts to feed it. os/exec would wait for a reader that blocks although
-// the command is gone; this leaves the reader to whoever made it.
-func feeder(cmd *exec.Cmd, input *inputReader) (feed func(), err error) {
-	if input.r == nil {
-		return func() {}, nil
+// wait sees the started command to its end, and its output to the caller. ended is what os/exec says of it; nil if it
+// could not be ended. interrupted reports that ctx was done before.
+func (p *process) wait(ctx context.Context, start time.Time) (ended *error, interrupted bool) {
+	for _, f := range p.ends {
+		_ = f.Close()
 	}
-	if f, isFile := input.r.(*os.File); isFile {
-		cmd.Stdin = f
-		return func() {}, nil
+	if p.input.pipe != nil {
+		go p.input.feed()
 	}
-	pipe, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
+	streams := make([]*stream, 0, 2)
+	for _, s := range []*stream{p.stdout, p.stderr} {
+		if s != nil {
+			streams = append(streams, s)
+			s.start()
+		}
 	}
-	return func() {
-		go func() {
-			// A command that ends without reading everything is its own business; Wait closes the pipe.
-			_, _ = io.Copy(pipe, input)
-			_ = pipe.Close()
-		}()
-	}, nil
+	exited := make(chan error, 1)
+	go func() { exited <- p.cmd.Wait() }()
+	select {
+	case err := <-exited:
+		ended = &err
+	case <-ctx.Done():
+		interrupted = true
+		_ = p.group.interrupt()
+	}
+	p.input.ended() // nobody is left to read it
+	if interrupted {
+		ended = p.end(exited)
+	}
+	p.took = time.Since(start)
+	// What is left of the output is passed on for as long as it takes, but not past ctx.
+	over, release := p.over(ctx, interrupted)
+	defer release()
+	for _, s := range streams {
+		p.held = s.drain(p.grace, over) || p.held
+	}
+	for _, s := range streams {
+		s.passed(over)
+	}
+	return ended, interrupted
+}
+
+// end waits for an interrupted command, and kills it and what it left behind.
+func (p *process) end(exited <-chan error) (ended *error) {
+	timer := time.NewTimer(p.grace)
+	defer timer.Stop()
+	select {
+	case err := <-exited:
+		ended = &err
+	case <-timer.C:
+	}
+	p.group.kill() // the leader, or what it left behind
+	if ended == nil {
+		timer.Reset(p.grace)
+		select {
+		case err := <-exited:
+			ended = &err
+		case <-timer.C:
+		}
+	}
+	return ended
+}
+
+// over returns a channel that is closed a grace time after ctx is done.
+func (p *process) over(ctx context.Context, interrupted bool) (over <-chan struct{}, release func()) {
+	c := make(chan struct{})
+	if interrupted {
+		timer := time.AfterFunc(p.grace, func() { close(c) })
+		return c, func() { timer.Stop() }
+	}
+	stop := context.AfterFunc(ctx, func() {
+		p.group.kill() // what the command left behind
+		time.AfterFunc(p.grace, func() { close(c) })
+	})
+	return c, func() { stop() }
+}
+
+// stream is one output of a command on its way to the capture and the caller.
+type stream struct {
+	r       *os.File
+	w       io.WriteCloser // masks, captures, passes on
+	capture *capture
+	relay   *relay        // nil: nobody wants it while it comes
+	done    chan struct{} // closed when nothing more is read
+	waiting atomic.Int64  // since when a read waits, in nanoseconds after begun; 0 while none does
+	read    atomic.Int64  // bytes read
+	begun   time.Time
+}
+
+func (s *stream) start() {
+	s.begun = time.Now()
+	go func() {
+		defer close(s.done)
+		buf := make([]byte, 32<<10)
+		for {
+			s.waiting.Store(int64(time.Since(s.begun)) + 1)
+			n, err := s.r.Read(buf)
+			s.waiting.Store(0)
+			s.read.Add(int64(n))
+			if n > 0 {
+				if _, failed := s.w.Write(buf[:n]); failed != nil {
+					break // the relay keeps the error; the command finds its output closed
+				}
+			}
+			if err != nil {
+				break
+			}
+		}
+		_ = s.r.Close()
+		_ = s.w.Close()
+		if s.relay != nil {
+			s.relay.end()
+		}
+	}()
+	if s.relay != nil {
+		go s.relay.run()
+	}
+}
+
+// maxPipe is the most that a pipe holds (Linux, without privilege): a command that has exited left at most so much in it.
+const maxPipe = 1 << 20
+
+// drain waits, after the command has exited, until its output is read. It gives up on output that others hold open: if
+// none came for grace, or more came than the command can have left, for longer than grace. Time in which the caller takes
+// what came does not count. held reports that it gave up.
+func (s *stream) drain(grace time.Duration, over <-chan struct{}) (held bool) {
+	exit, before := time.Now(), s.read.Load()
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.done:
+			return held
+		case <-over:
+			if s.relay != nil {
+				s.relay.abandon() // the reading must not wait for it
+			}
+			_ = s.r.Close()
+			<-s.done
+			return held
+		case <-timer.C:
+		}
+		idle := time.Duration(0)
+		if since := s.waiting.Load(); since != 0 {
+			idle = min(time.Since(s.begun)-time.Duration(since), time.Since(exit))
+		}
+		if idle >= grace || s.read.Load()-before > maxPipe {
+			held = true
+			_ = s.r.Close()
+			continue // what was read is passed on
+		}
+		timer.Reset(grace - idle)
+	}
+}
+
+// passed waits until the caller has taken everything.
+func (s *stream) passed(over <-chan struct{}) {
+	if s.relay == nil {
+		return
+	}
+	select {
+	case <-s.relay.done:
+	case <-over:
+		s.relay.abandon()
+	}
+}
+
+// failed is the error of passing the stream on.
+func (s *stream) failed(ctx context.Context) error {
+	if s == nil || s.relay == nil {
+		return nil
+	}
+	return s.relay.failed(ctx)
+}
+
+// sameWriter reports whether a and b are one writer, which two goroutines must not use at once.
+func sameWriter(a, b io.Writer) bool {
+	return a != nil && b != nil && reflect.TypeOf(a).Comparable() && reflect.TypeOf(b).Comparable() && a == b
 }
 
 // inputReader keeps the error of a reader: input that was cut short must not pass for all of it.
 type inputReader struct {
-	r   io.Reader
-	mu  sync.Mutex
-	err error
+	r    io.Reader
+	pipe *os.File // to the command
+	mu   sync.Mutex
+	over bool
+	err  error
+}
+
+// feed passes the input to the command. One that ends without reading everything is its own business.
+func (i *inputReader) feed() {
+	_, _ = io.Copy(i.pipe, i)
+	i.close()
 }
 
 // Read implements io.Reader.
@@ -212,16 +405,173 @@ func (i *inputReader) Read(p []byte) (int, error) {
 	n, err := i.r.Read(p)
 	if err != nil && err != io.EOF {
 		i.mu.Lock()
-		i.err = err
+		if !i.over {
+			i.err = err
+		}
 		i.mu.Unlock()
 	}
 	return n, err
+}
+
+// ended closes the way to a command that is gone. A reader that fails from now on fails nobody.
+func (i *inputReader) ended() {
+	i.mu.Lock()
+	i.over = true
+	i.mu.Unlock()
+	i.close()
+}
+
+func (i *inputReader) close() {
+	if i.pipe != nil {
+		_ = i.pipe.Close()
+	}
 }
 
 func (i *inputReader) failed() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.err
+}
+
+// maxRelay bounds what waits for a caller's writer; a command that writes more waits with it.
+const maxRelay = 256 << 10
+
+// relay hands output to a caller's writer from a goroutine of its own, so that a writer that blocks holds nobody but
+// itself.
+type relay struct {
+	w          io.Writer
+	lock       *sync.Mutex // held during a write, if two streams have one writer
+	more, room chan struct{}
+	done       chan struct{} // closed when the writer has everything, or failed
+	quit       chan struct{} // closed by abandon
+
+	mu    sync.Mutex
+	buf   []byte
+	ended bool  // nothing more will come
+	cut   bool  // abandoned before the writer had everything
+	err   error // of the writer
+}
+
+func newRelay(w io.Writer, lock *sync.Mutex) *relay {
+	return &relay{
+		w: w, lock: lock, more: make(chan struct{}, 1), room: make(chan struct{}, 1),
+		done: make(chan struct{}), quit: make(chan struct{}),
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Write queues p, and waits for room. It fails once the writer has failed; what comes after abandon is dropped.
+func (r *relay) Write(p []byte) (int, error) {
+	total := len(p)
+	for {
+		r.mu.Lock()
+		if r.err != nil {
+			r.mu.Unlock()
+			return 0, r.err
+		}
+		n := min(len(p), maxRelay-len(r.buf))
+		r.buf = append(r.buf, p[:n]...)
+		r.mu.Unlock()
+		p = p[n:]
+		if n > 0 {
+			signal(r.more)
+		}
+		if len(p) == 0 {
+			return total, nil
+		}
+		select {
+		case <-r.room:
+		case <-r.done: // it failed: see above
+		case <-r.quit:
+			return total, nil
+		}
+	}
+}
+
+// run hands on until there is nothing more, the writer fails, or nobody waits any more.
+func (r *relay) run() {
+	defer close(r.done)
+	var spare []byte
+	for {
+		r.mu.Lock()
+		chunk, ended := r.buf, r.ended
+		r.buf, spare = spare[:0], chunk
+		r.mu.Unlock()
+		if len(chunk) == 0 {
+			if ended {
+				return
+			}
+			select {
+			case <-r.more:
+				continue
+			case <-r.quit:
+				return
+			}
+		}
+		signal(r.room)
+		err := r.write(chunk)
+		r.mu.Lock()
+		r.err = err
+		over := err != nil || r.cut
+		r.mu.Unlock()
+		if over {
+			return
+		}
+	}
+}
+
+func (r *relay) write(chunk []byte) error {
+	if r.lock != nil {
+		r.lock.Lock()
+		defer r.lock.Unlock()
+	}
+	n, err := r.w.Write(chunk)
+	if err == nil && n < len(chunk) {
+		err = io.ErrShortWrite
+	}
+	return err
+}
+
+// abandon stops the handing on. A write that blocks is left to return by itself.
+func (r *relay) abandon() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case <-r.done:
+		return
+	default:
+	}
+	if !r.cut {
+		r.cut = true
+		close(r.quit)
+	}
+}
+
+// failed tells why the writer did not get everything, if so.
+func (r *relay) failed(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.err != nil:
+		return r.err
+	case r.cut:
+		return ctxError(ctx)
+	}
+	return nil
+}
+
+// end says that nothing more will come.
+func (r *relay) end() {
+	r.mu.Lock()
+	r.ended = true
+	r.mu.Unlock()
+	signal(r.more)
 }
 
 // ctxError gives both that the context is done and why: which deadline, which signal.
@@ -233,34 +583,36 @@ func ctxError(ctx context.Context) error {
 }
 
 func startError(path string, err error) error {
+	if errors.Is(err, syscall.E2BIG) {
+		return fmt.Errorf("start %s: %w: the command line is too long; use standard input: %w", path, ErrInvalid, err)
+	}
+	for _, ours := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ETXTBSY} {
+		if errors.Is(err, ours) { // this machine has too little of something, or the program is being replaced
+			return fmt.Errorf("start %s: %w", path, err)
+		}
+	}
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: %w", ErrNotInstalled, err)
 	}
-	var pathErr *os.PathError
-	if errors.As(err, &pathErr) { // not a program: wrong architecture, a text file
+	if _, isPath := errors.AsType[*os.PathError](err); isPath { // not a program: wrong architecture, a text file
 		return fmt.Errorf("%w: %s cannot be run: %w", ErrNotInstalled, path, err)
 	}
 	return fmt.Errorf("start %s: %w", path, err)
 }
 
-// sink captures a stream and passes it on. It keeps the first error of doing so.
+// sink captures a stream and queues it for the caller.
 type sink struct {
 	capture *capture
-	w       io.Writer
-	err     error
+	relay   *relay
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It fails if the caller's writer has failed.
 func (s *sink) Write(p []byte) (int, error) {
 	n, _ := s.capture.Write(p)
-	if s.w == nil || s.err != nil {
-		return n, s.err
+	if s.relay == nil {
+		return n, nil
 	}
-	if _, err := s.w.Write(p); err != nil {
-		s.err = err
-		return 0, err
-	}
-	return n, nil
+	return s.relay.Write(p)
 }
 
 // capture keeps the first headSize bytes and the last max bytes of what is written to it, in bounded memory.

@@ -12,8 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -90,11 +93,11 @@ func TestExecRunner(t *testing.T) {
 		_, err = sbx.Exec{Path: text}.Run(t.Context(), sbx.Cmd{})
 		wantKinds(t, err, sbx.ErrNotInstalled)
 	})
-	t.Run("own process group, no terminal", func(t *testing.T) {
-		res, err := shell(0).Run(t.Context(), script(`ps -o pgid= -p $$; echo $$; tty || true`))
+	t.Run("own session and process group, no terminal", func(t *testing.T) {
+		res, err := shell(0).Run(t.Context(), script(`ps -o pgid= -o sid= -p $$; echo $$; tty || true`))
 		ok(t, err)
 		lines := strings.Fields(string(res.Stdout))
-		if len(lines) < 2 || lines[0] != lines[1] || !strings.Contains(string(res.Stdout), "not a tty") {
+		if len(lines) < 3 || lines[0] != lines[2] || lines[1] != lines[2] || !strings.Contains(string(res.Stdout), "not a tty") {
 			t.Errorf("%q", res.Stdout)
 		}
 	})
@@ -158,12 +161,153 @@ func TestExecRunner(t *testing.T) {
 			ok(t, err)
 		})
 	})
+	t.Run("a command line that is too long", func(t *testing.T) { // it is there, and was never started
+		_, err := shell(0).Run(t.Context(), sbx.Cmd{Args: []string{"-c", "exit 0", strings.Repeat("x", 4<<20)}})
+		wantKinds(t, err, sbx.ErrInvalid)
+		if errors.Is(err, sbx.ErrNotInstalled) {
+			t.Errorf("error %v", err)
+		}
+	})
 	t.Run("context done before the start", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("because"))
 		_, err := shell(0).Run(ctx, script(`exit 0`))
 		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "because") {
 			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// pace is a writer that takes its time: for the first write, until it is released.
+type pace struct {
+	bytes.Buffer
+	entered chan struct{} // closed at the first write
+	release chan struct{}
+	once    sync.Once
+}
+
+func newPace() *pace { return &pace{entered: make(chan struct{}), release: make(chan struct{})} }
+
+func (p *pace) Write(b []byte) (int, error) {
+	p.once.Do(func() { close(p.entered) })
+	<-p.release
+	return p.Buffer.Write(b)
+}
+
+// TestSlowWriter: a caller that takes its time, also far beyond the grace time, gets everything, and one that fails then is
+// an error.
+func TestSlowWriter(t *testing.T) {
+	const text = `i=0; while [ $i -lt 4000 ]; do echo "line $i ........................................"; i=$((i+1)); done`
+	t.Run("everything arrives", func(t *testing.T) {
+		in, more := io.Pipe()
+		c, w := script(`echo first; read -r more; i=0; while [ $i -lt 800 ]; do echo "line $i ........................................"; i=$((i+1)); done`), newPace()
+		c.Stdout, c.Stdin = w, in
+		go func() {
+			<-w.entered // the rest comes behind a write that takes eight times the grace time
+			fmt.Fprintln(more, "go")
+			time.Sleep(400 * time.Millisecond)
+			close(w.release)
+		}()
+		res, err := shell(50*time.Millisecond).Run(t.Context(), c)
+		ok(t, err)
+		if got := w.String(); strings.Count(got, "\n") != 801 || !strings.HasSuffix(got, "line 799 ........................................\n") || got != string(res.Stdout) {
+			t.Errorf("%d bytes passed on, %d captured", len(got), len(res.Stdout))
+		}
+		if res.Held || res.StdoutTruncated || res.Code != 0 {
+			t.Errorf("%v %v %d", res.Held, res.StdoutTruncated, res.Code)
+		}
+	})
+	t.Run("one writer for both", func(t *testing.T) {
+		c, w := script(text+` >&2; `+text), &exclusive{}
+		c.Stdout, c.Stderr = w, w
+		_, err := shell(0).Run(t.Context(), c)
+		ok(t, err)
+		if w.n.Load() < 8000*45 || w.twice.Load() {
+			t.Errorf("%d bytes; two writes at once: %v", w.n.Load(), w.twice.Load())
+		}
+	})
+	t.Run("a failure at the end", func(t *testing.T) { // after the command has gone
+		c := script(`echo x`)
+		c.Stdout = lateFailure{}
+		_, err := shell(50*time.Millisecond).Run(t.Context(), c)
+		if !errors.Is(err, io.ErrShortWrite) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+type lateFailure struct{}
+
+func (lateFailure) Write([]byte) (int, error) {
+	time.Sleep(200 * time.Millisecond)
+	return 0, nil
+}
+
+// exclusive notices when two goroutines write to it at once.
+type exclusive struct {
+	busy, twice atomic.Bool
+	n           atomic.Int64
+}
+
+func (e *exclusive) Write(p []byte) (int, error) {
+	if !e.busy.CompareAndSwap(false, true) {
+		e.twice.Store(true)
+	}
+	runtime.Gosched()
+	e.busy.Store(false)
+	e.n.Add(int64(len(p)))
+	return len(p), nil
+}
+
+// TestBlockedCaller: a writer or reader that blocks for ever holds no call past its context, captured or attached.
+func TestBlockedCaller(t *testing.T) {
+	for name, text := range map[string]string{
+		"command runs":       `while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done`,
+		"command has exited": `echo x`,
+		"command is deaf":    `trap '' INT TERM; echo x; while :; do sleep 1; done`,
+	} {
+		for _, terminal := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%v", name, terminal), func(t *testing.T) {
+				w := newPace()
+				defer close(w.release)
+				never, end := io.Pipe()
+				defer end.Close()
+				c := script(text)
+				c.Stdin, c.Stdout, c.Terminal = never, w, terminal
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				within(t, 20*time.Second, func() {
+					res, err := shell(100*time.Millisecond).Run(ctx, c)
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%+v, error %v", res.Code, err)
+					}
+				})
+			})
+		}
+	}
+	t.Run("reader/attached", func(t *testing.T) { // the command is done, and nobody waits for what the caller may type
+		never, end := io.Pipe()
+		defer end.Close()
+		c := script(`exit 5`)
+		c.Stdin, c.Terminal = never, true
+		res, err := shell(10*time.Minute).Run(t.Context(), c)
+		ok(t, err)
+		if res.Code != 5 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// TestLeftBehind: a process that the command left behind holds the output open and never stops writing.
+func TestLeftBehind(t *testing.T) {
+	within(t, 30*time.Second, func() {
+		res, err := shell(100*time.Millisecond).Run(t.Context(), script(`yes & echo $! >&2`))
+		for _, pid := range pids(t, res.Stderr) {
+			waitGone(t, pid) // of its closed output
+		}
+		ok(t, err)
+		if !res.Held || res.Code != 0 {
+			t.Errorf("held %v, code %d", res.Held, res.Code)
 		}
 	})
 }
