@@ -13,13 +13,29 @@ type group struct {
 	shared bool // the caller's own group, with its terminal
 }
 
-// prepareGroup gives the command a session of its own, and with it a process group: it has no terminal then that it could
-// open to ask a question, a Ctrl-C at ours reaches only us, and we choose the order in which things end.
+// prepareGroup gives the command a process group of its own, so that a Ctrl-C at our terminal reaches only us and we choose
+// the order in which things end; and, if we have a terminal, a session of its own, so that it has none that it could open to
+// ask a question. A session costs more than a group where the kernel shares out processor time by session (Linux
+// autogroup).
 func prepareGroup(cmd *exec.Cmd, shared bool) *group {
-	if !shared {
+	switch {
+	case shared:
+	case hasTerminal():
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	default:
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	}
 	return &group{cmd, shared}
+}
+
+// hasTerminal reports whether this process has a controlling terminal.
+func hasTerminal() bool {
+	fd, err := syscall.Open("/dev/tty", syscall.O_RDONLY|syscall.O_NOCTTY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	_ = syscall.Close(fd)
+	return true
 }
 
 // started is called once the process runs.

@@ -62,7 +62,7 @@ type RunnerFunc func(ctx context.Context, c Cmd) (Result, error)
 func (f RunnerFunc) Run(ctx context.Context, c Cmd) (Result, error) { return f(ctx, c) }
 
 // Exec is the Runner that starts real processes: no terminal that it could open, standard input from the null device
-// unless given, a session and process group of its own. When ctx is done, the group gets an interrupt, and is killed after
+// unless given, a process group of its own. When ctx is done, the group gets an interrupt, and is killed after
 // Grace.
 type Exec struct {
 	Path  string        // program
