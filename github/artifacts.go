@@ -44,6 +44,9 @@ func (c *Client) KeepArtifacts(ctx context.Context, a Artifacts) (KeptArtifacts,
 	if err := checkArtifacts(a, api.change()); err != nil {
 		return done, err
 	}
+	if err := api.fits(); err != nil {
+		return done, err
+	}
 	tree, err := api.tree(ctx, "")
 	if err != nil {
 		return done, err

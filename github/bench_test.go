@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,8 @@ type bench struct {
 	base   string
 	token  secrets.Value
 	strict bool // no violation of GitHub's description is expected
+	// onAbort, if set, is called when a fault breaks a connection.
+	onAbort atomic.Pointer[context.CancelFunc]
 }
 
 // testClock does not wait: a sleep moves it.
@@ -70,7 +73,7 @@ func newBenchAs(t *testing.T, e Endpoint, token hub.Token) *bench {
 	b := &bench{t: t, work: filepath.Join(t.TempDir(), "work"), clock: &testClock{now: time.Now()}, strict: true,
 		token: secrets.New("github_pat_11GITHUB00" + strings.Repeat("g", 60))}
 	var rest, git http.Handler
-	b.world = newWorld(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	b.world = newWorld(t, b.aborted(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		isREST := r.Host == e.APIHost() && (e.APIHost() != e.Host() || strings.HasPrefix(r.URL.Path, "/api/"))
 		switch auth := r.Header.Get("Authorization"); {
 		case isREST && auth == "Bearer "+secrets.GitHubServicePlaceholder:
@@ -83,7 +86,7 @@ func newBenchAs(t *testing.T, e Endpoint, token hub.Token) *bench {
 			t.Errorf("%s %s%s came with another credential than the placeholder", r.Method, r.Host, r.URL.Path)
 			http.Error(rw, "no", http.StatusForbidden)
 		}
-	}))
+	})))
 	spec, err := loadOnce()
 	if err != nil {
 		t.Fatal(err)

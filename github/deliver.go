@@ -20,6 +20,7 @@ import (
 type Delivery struct {
 	Run        string // run id; the key of every marker
 	Repo       Repo
+	Fork       Repo   // the branch is pushed there, and the pull request leads from there to Repo; zero: to Repo itself
 	Base       string // commit the change starts from; it has to be on GitHub
 	BaseBranch string // branch the pull request goes into; "" is the default branch
 	Head       string // the change's last commit, as the host's own import saw it
@@ -63,7 +64,8 @@ const (
 
 // Delivered is the state after a delivery; a second one of the same run gives the same but for Push and Existed.
 type Delivered struct {
-	Repo        Repo        `json:"repository"` // as GitHub names it now
+	Repo        Repo        `json:"repository"`    // as GitHub names it now
+	Fork        Repo        `json:"fork,omitzero"` // where Branch is, if that is not Repo
 	Branch      string      `json:"branch"`
 	Head        string      `json:"head"`
 	Push        PushState   `json:"push"`
@@ -178,6 +180,17 @@ func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, e
 		return done, err
 	}
 	done.Repo = info.Repo
+	target := info.Repo // of the push
+	if d.Fork != (Repo{}) {
+		fork, err := c.Repository(ctx, d.Fork)
+		if err != nil {
+			return done, err
+		}
+		if fork.Archived {
+			return done, fmt.Errorf("deliver to %s: %w", fork.Repo, ErrArchived)
+		}
+		done.Fork, target = fork.Repo, fork.Repo
+	}
 	if info.Archived {
 		return done, fmt.Errorf("deliver to %s: %w", info.Repo, ErrArchived)
 	}
@@ -187,6 +200,8 @@ func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, e
 	_, ok, err := c.Branch(ctx, info.Repo, d.BaseBranch)
 	empty := errors.Is(err, ErrEmptyRepository)
 	switch {
+	case empty && d.InitEmpty && d.Fork != (Repo{}):
+		return done, fmt.Errorf("%w: %s is empty, and a fork cannot make its first branch", ErrEmptyRepository, info.Repo)
 	case empty && d.InitEmpty && d.Way != ViaAPI && len(header.prerequisites) > 0:
 		return done, fmt.Errorf("%w: %s is empty, so the bundle has to hold the whole history", ErrBadBundle, info.Repo)
 	case empty && d.InitEmpty && d.Way != ViaAPI:
@@ -196,9 +211,9 @@ func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, e
 		return done, fmt.Errorf("base branch %s of %s: %w", d.BaseBranch, info.Repo, ErrNotFound)
 	}
 	if d.Way == ViaAPI {
-		done.Head, done.Push, err = (&apiDelivery{client: c, repo: info.Repo, d: d}).run(ctx)
+		done.Head, done.Push, err = (&apiDelivery{client: c, repo: target, d: d}).run(ctx)
 	} else {
-		g := &gitDelivery{runner: r, client: c, d: d, url: c.endpoint.CloneURL(info.Repo), init: empty, execs: &done.Execs}
+		g := &gitDelivery{runner: r, client: c, d: d, url: c.endpoint.CloneURL(info.Repo), pushURL: c.endpoint.CloneURL(target), init: empty, execs: &done.Execs}
 		done.Push, err = g.run(ctx, header, bundle)
 	}
 	if err != nil {
@@ -206,7 +221,7 @@ func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, e
 	}
 	done.Initialised = empty
 	d.progress("pull request")
-	done.PullRequest, err = keepPullRequest(ctx, c, info.Repo, d)
+	done.PullRequest, err = keepPullRequest(ctx, c, info.Repo, done.Fork, d)
 	if err != nil {
 		return done, err
 	}
@@ -248,8 +263,10 @@ func (d Delivery) check() error {
 	switch {
 	case !runForm.MatchString(d.Run):
 		return fmt.Errorf("%w: run id %q", ErrOutOfBounds, oneLine(d.Run, 80))
-	case !d.Repo.valid():
+	case !d.Repo.valid(), d.Fork != (Repo{}) && !d.Fork.valid():
 		return fmt.Errorf("%w: repository name", ErrOutOfBounds)
+	case strings.EqualFold(d.Fork.Owner, d.Repo.Owner):
+		return fmt.Errorf("%w: GitHub cannot tell branches of two repositories of %s apart; the fork has to be another owner's", ErrOutOfBounds, d.Repo.Owner)
 	case !ValidBranch(d.Branch) || d.BaseBranch != "" && !ValidBranch(d.BaseBranch):
 		return fmt.Errorf("%w: branch name %q", ErrOutOfBounds, oneLine(d.Branch, 80))
 	case d.Base == "":
@@ -266,7 +283,7 @@ func (d Delivery) check() error {
 		return fmt.Errorf("%w: a known commit is no commit id", ErrOutOfBounds)
 	}
 	for _, text := range []string{d.Body, d.Comment} {
-		if err := Check(d.Bounds, Change{Repo: d.Repo, Branch: d.Branch, BaseBranch: d.BaseBranch, Title: d.Title, Body: text}).Err(); err != nil {
+		if err := Check(d.Bounds, Change{Repo: d.Repo, Fork: d.Fork, Branch: d.Branch, BaseBranch: d.BaseBranch, Title: d.Title, Body: text}).Err(); err != nil {
 			return err
 		}
 	}
@@ -301,11 +318,14 @@ func (d Delivery) readBundle() ([]byte, bundleHeader, error) {
 }
 
 // keepPullRequest opens the pull request, or brings the one that is open up to date if this run opened it.
-func keepPullRequest(ctx context.Context, c *Client, r Repo, d Delivery) (PullRequest, error) {
-	op := Op{d.Run, "pull-request"}
+func keepPullRequest(ctx context.Context, c *Client, r, fork Repo, d Delivery) (PullRequest, error) {
+	op, head := Op{d.Run, "pull-request"}, d.Branch
+	if fork != (Repo{}) {
+		head = fork.Owner + ":" + head
+	}
 	body := op.mark(d.Body)
 	p, err := c.CreatePullRequest(ctx, r, NewPullRequest{
-		Title: d.Title, Body: d.Body, Head: d.Branch, Base: d.BaseBranch, Ready: d.Ready, DraftOptional: d.DraftOptional, Op: op,
+		Title: d.Title, Body: d.Body, Head: head, Base: d.BaseBranch, Ready: d.Ready, DraftOptional: d.DraftOptional, Op: op,
 	})
 	if err != nil || !p.Existed {
 		return p, err
@@ -330,8 +350,10 @@ type gitDelivery struct {
 	client *Client
 	d      Delivery
 	url    string
-	init   bool // the repository is empty: Base comes with the bundle, and makes the base branch
-	execs  *int
+	// pushURL is another one for a fork.
+	pushURL string
+	init    bool // the repository is empty: Base comes with the bundle, and makes the base branch
+	execs   *int
 }
 
 // run imports, judges and pushes. What it leaves in the sandbox on an error it removes.
@@ -363,7 +385,7 @@ func (g *gitDelivery) run(ctx context.Context, h bundleHeader, bundle []byte) (s
 	if err != nil {
 		return "", err
 	}
-	change.Repo, change.Branch, change.BaseBranch, change.Title = g.d.Repo, g.d.Branch, g.d.BaseBranch, g.d.Title
+	change.Repo, change.Fork, change.Branch, change.BaseBranch, change.Title = g.d.Repo, g.d.Fork, g.d.Branch, g.d.BaseBranch, g.d.Title
 	if len(change.Files) == 0 {
 		return "", ErrNoChanges
 	}
@@ -371,6 +393,7 @@ func (g *gitDelivery) run(ctx context.Context, h bundleHeader, bundle []byte) (s
 		return "", err
 	}
 	g.d.progress("push")
+	g.url = g.pushURL
 	out, err = g.repeat(ctx, "push "+g.d.Branch, pushScript, nil,
 		sbx.EnvVar{Name: "SBXPAIR_INIT", Value: first}, sbx.EnvVar{Name: "SBXPAIR_BRANCH", Value: g.d.Branch}, sbx.EnvVar{Name: "SBXPAIR_KNOWN", Value: strings.Join(g.d.Known, " ")})
 	if err != nil {

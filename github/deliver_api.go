@@ -32,11 +32,17 @@ type TreeFile struct {
 	Content []byte
 }
 
+// inline reports whether the file rides in a tree request; else it costs a request of its own.
+func (f TreeFile) inline() bool {
+	return f.Mode == modeNone || len(f.Content) <= inlineFile && utf8.Valid(f.Content) && !slices.Contains(f.Content, 0)
+}
+
 const (
 	inlineFile    = 100 << 10 // bytes of a text file that rides in a tree request
 	treeEntries   = 200       // of one tree request; more than 250 or 2.5 MB were seen to fail (codesandbox-client#8614)
 	treeBytes     = 3 << 19
 	maxBlob       = 20 << 20 // decoded; base64 and JSON stay below the transport's limit
+	maxBlobs      = 100      // of one delivery: each is a request, and GitHub allows 80 writes a minute
 	apiCommitNote = "sbxpair-run: "
 )
 
@@ -52,6 +58,9 @@ type apiDelivery struct {
 func (a *apiDelivery) run(ctx context.Context) (sha string, state PushState, err error) {
 	d := a.d
 	if err := Check(d.Bounds, a.change()).Err(); err != nil {
+		return "", "", err
+	}
+	if err := a.fits(); err != nil {
 		return "", "", err
 	}
 	d.progress("import")
@@ -82,6 +91,23 @@ func (a *apiDelivery) run(ctx context.Context) (sha string, state PushState, err
 	return a.point(ctx, sha, at)
 }
 
+// fits refuses what the API is no way for, before anything is sent.
+func (a *apiDelivery) fits() error {
+	blobs := 0
+	for _, f := range a.d.Files {
+		switch inline := f.inline(); {
+		case !inline && len(f.Content) > maxBlob:
+			return fmt.Errorf("%s: %w of %d bytes for a file by the API: deliver by git", oneLine(f.Path, 100), ErrTooLarge, maxBlob)
+		case !inline:
+			blobs++
+		}
+	}
+	if blobs > maxBlobs {
+		return fmt.Errorf("%d binary or large files: %w of %d by the API: deliver by git", blobs, ErrTooLarge, maxBlobs)
+	}
+	return nil
+}
+
 // parents of the commit: Base, or none.
 func (a *apiDelivery) parents() []string {
 	if a.d.Base == "" {
@@ -109,7 +135,7 @@ func (a *apiDelivery) makeCommit(ctx context.Context) (string, error) {
 
 // change is what the gate judges.
 func (a *apiDelivery) change() Change {
-	c := Change{Repo: a.d.Repo, Branch: a.d.Branch, BaseBranch: a.d.BaseBranch, Title: a.d.Title}
+	c := Change{Repo: a.d.Repo, Fork: a.d.Fork, Branch: a.d.Branch, BaseBranch: a.d.BaseBranch, Title: a.d.Title}
 	for _, f := range a.d.Files {
 		status := "M"
 		switch {
@@ -239,11 +265,9 @@ func (a *apiDelivery) tree(ctx context.Context, base string) (string, error) {
 		switch {
 		case f.Mode == modeNone: // neither id nor content: go-github writes the null that deletes
 			e.Mode = gh.String(f.OldMode)
-		case len(f.Content) <= inlineFile && utf8.Valid(f.Content) && !slices.Contains(f.Content, 0):
+		case f.inline():
 			e.Content = gh.String(string(f.Content))
 			size += len(f.Content)
-		case len(f.Content) > maxBlob:
-			return "", fmt.Errorf("%s: %w of %d bytes for a file by the API: deliver by git", oneLine(f.Path, 100), ErrTooLarge, maxBlob)
 		default:
 			blob, err := harmless(ctx, c, func() (*gh.Blob, error) {
 				b, _, err := c.gh.Git.CreateBlob(ctx, a.repo.Owner, a.repo.Name, &gh.Blob{

@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/sbxpair/sbxpair/fixtures/github/hub"
 )
 
 // byAPI turns a delivery into one by the API, from the commits in the work tree.
@@ -73,98 +71,28 @@ func TestDeliverByAPI(t *testing.T) {
 	b.checkDelivered(more)
 }
 
-func TestDeliverByAPIManyFiles(t *testing.T) {
+// TestDeliverByAPIOutcomes are those that only this way has; the others are in TestDeliverySituations.
+func TestDeliverByAPIOutcomes(t *testing.T) {
 	b := newBench(t)
-	for i := range 450 {
-		b.write(fmt.Sprintf("many/%d/f.txt", i), fmt.Sprint("text ", i))
-	}
-	b.commit("many")
-	got, err := b.deliver(b.byAPI, func(d *Delivery) { d.Bounds.MaxFiles = 2000 })
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.checkDelivered(got)
-	// repository, base branch, base commit, branch, 3 trees, commit, ref; pull request looked for and opened; comments read, comment posted.
-	if n := b.client.Requests(); n != 13 {
-		t.Errorf("%d requests for 450 files, want 13", n)
-	}
-}
-
-func TestDeliverByAPIFaults(t *testing.T) {
+	b.write("src/a.go", "package a // x\n")
+	b.commit("one")
 	for _, tt := range []struct {
-		name  string
-		fault hub.Fault
-		want  error
+		name string
+		edit func(d *Delivery)
+		want error
 	}{
-		{"tree done, answer lost", hub.Fault{Kind: hub.LostAnswer, Op: "git/create-tree", Times: 1}, nil},
-		{"commit done, answer lost", hub.Fault{Kind: hub.LostAnswer, Op: "git/create-commit", Times: 1}, nil},
-		{"commit 502", hub.Fault{Kind: hub.ServerError, Op: "git/create-commit", Times: 1}, nil},
-		{"ref done, answer lost", hub.Fault{Kind: hub.LostAnswer, Op: "git/create-ref", Times: 1}, nil},
-		{"ref refused", hub.Fault{Kind: hub.Refused, Op: "git/create-ref", Times: 1}, nil},
-		{"ref refused without end", hub.Fault{Kind: hub.Refused, Op: "git/create-ref"}, ErrNetwork},
-		{"ref expired", hub.Fault{Kind: hub.Expired, Op: "git/create-ref"}, ErrUnauthorized},
-		{"tree limited", hub.Fault{Kind: hub.SecondaryLimit, Op: "git/create-tree", Times: 1, Status: 429}, nil},
+		{"another tree than was checked", func(d *Delivery) { d.Tree = strings.Repeat("a", 40) }, ErrMalformed},
+		{"a submodule", func(d *Delivery) { d.Files[0].Mode = modeSubmodule }, ErrRefused},
+		{"nothing", func(d *Delivery) { d.Files = nil }, ErrNoChanges},
+		{"too large for the API", func(d *Delivery) { d.Files[0].Content = make([]byte, maxBlob+1) }, ErrTooLarge},
+		{"too many for the API", func(d *Delivery) {
+			for i := range maxBlobs + 1 {
+				d.Files = append(d.Files, TreeFile{Path: fmt.Sprint("bin", i), Mode: modeFile, OldMode: modeNone, Content: []byte{0}})
+			}
+		}, ErrTooLarge},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t)
-			b.write("src/a.go", "package a // x\n")
-			b.commit("one")
-			b.Inject(tt.fault)
-			got, err := b.deliver(b.byAPI)
-			if b.Fired() == 0 {
-				t.Fatal("the fault never hit")
-			}
-			if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
-				t.Fatalf("error %v, want %v", err, tt.want)
-			}
-			if err == nil {
-				b.checkDelivered(got)
-			}
-			b.ClearFaults()
-			if got, err = b.deliver(b.byAPI); err != nil {
-				t.Fatalf("second delivery: %v", err)
-			}
-			b.checkDelivered(got)
-		})
-	}
-	for _, tt := range []struct {
-		name  string
-		setup func(b *bench)
-		edit  func(b *bench, d *Delivery)
-		want  error
-	}{
-		{"branch of somebody else", func(b *bench) {
-			head := b.git(b.work, "rev-parse", "HEAD")
-			b.git(b.work, "reset", "-q", "--hard", b.base)
-			b.write("other.md", "x\n")
-			other := b.commit("elsewhere")
-			dir, _ := b.Dir("octo/app")
-			b.git(b.work, "push", "-q", dir, other+":refs/heads/sbxpair/r1")
-			b.git(b.work, "reset", "-q", "--hard", head)
-		}, nil, ErrBranchMoved},
-		{"base not on GitHub", nil, func(_ *bench, d *Delivery) { d.Base = strings.Repeat("a", 40) }, ErrBaseMissing},
-		{"another tree than was checked", nil, func(_ *bench, d *Delivery) { d.Tree = strings.Repeat("a", 40) }, ErrMalformed},
-		{"a workflow", nil, func(_ *bench, d *Delivery) { d.Files[0].Path = ".github/workflows/x.yml" }, ErrRefused},
-		{"a submodule", nil, func(_ *bench, d *Delivery) { d.Files[0].Mode = modeSubmodule }, ErrRefused},
-		{"nothing", nil, func(_ *bench, d *Delivery) { d.Files = nil }, ErrNoChanges},
-		{"protected branch", func(b *bench) { b.Protect("octo/app", "sbxpair/r1") }, nil, ErrPushRefused},
-		{"too large for the API", nil, func(_ *bench, d *Delivery) { d.Files[0].Content = make([]byte, maxBlob+1) }, ErrTooLarge},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t)
-			b.write("src/a.go", "package a // x\n")
-			b.commit("one")
-			if tt.setup != nil {
-				tt.setup(b)
-			}
-			_, err := b.deliver(b.byAPI, func(d *Delivery) {
-				if tt.edit != nil {
-					tt.edit(b, d)
-				}
-			})
-			if !errors.Is(err, tt.want) {
+			if _, err := b.deliver(b.byAPI, tt.edit); !errors.Is(err, tt.want) {
 				t.Errorf("error %v, want %v", err, tt.want)
 			}
 		})

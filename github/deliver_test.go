@@ -2,7 +2,6 @@ package github
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -84,40 +83,16 @@ func TestDeliverOverAgentsGit(t *testing.T) {
 	}
 }
 
-// TestDeliverFaults is the table fault × step: what each ends in, and that a second, undisturbed delivery ends like a clean one.
+// TestDeliverFaults holds the faults that belong to one step only; TestDeliveryTable has all others at every step.
 func TestDeliverFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		fault hub.Fault
-		want  error // nil: the delivery itself comes through
 	}{
-		{"refused connection, repository", hub.Fault{Kind: hub.Refused, Op: "repos/get", Times: 1}, nil},
-		{"server error, repository", hub.Fault{Kind: hub.ServerError, Op: "repos/get", Times: 2}, nil},
-		{"server error without end", hub.Fault{Kind: hub.ServerError, Op: "repos/get"}, ErrServer},
-		{"expired before", hub.Fault{Kind: hub.Expired, Op: "repos/get"}, ErrUnauthorized},
-		{"primary limit 403", hub.Fault{Kind: hub.PrimaryLimit, Op: "repos/get", Times: 1, Status: 403, Reset: time.Now().Add(40 * time.Second)}, nil},
-		{"primary limit 429", hub.Fault{Kind: hub.PrimaryLimit, Op: "repos/get", Times: 1, Status: 429, Reset: time.Now().Add(40 * time.Second)}, nil},
-		{"primary limit for an hour", hub.Fault{Kind: hub.PrimaryLimit, Op: "repos/get"}, ErrRateLimited},
-		{"primary limit, reset in the past", hub.Fault{Kind: hub.PrimaryLimit, Op: "repos/get", Times: 1, Reset: time.Now().Add(-time.Hour)}, nil},
-		{"secondary limit 403, body only", hub.Fault{Kind: hub.SecondaryLimit, Op: "pulls/create", Times: 1, Status: 403}, nil},
-		{"secondary limit 429", hub.Fault{Kind: hub.SecondaryLimit, Op: "pulls/create", Times: 1, Status: 429, RetryAfter: 3 * time.Second}, nil},
-		{"fetch refused once", hub.Fault{Kind: hub.Refused, Op: hub.OpFetch, Times: 1}, nil},
-		{"fetch 502 once", hub.Fault{Kind: hub.ServerError, Op: hub.OpFetch, Times: 1}, nil},
-		{"fetch expired", hub.Fault{Kind: hub.Expired, Op: hub.OpFetch}, ErrUnauthorized},
-		{"push refused once", hub.Fault{Kind: hub.Refused, Op: hub.OpPush, Times: 1}, nil},
-		{"push 502 once", hub.Fault{Kind: hub.ServerError, Op: hub.OpPush, Times: 1}, nil},
-		{"push done, answer lost", hub.Fault{Kind: hub.LostAnswer, Op: hub.OpPush, Times: 1}, nil},
-		{"push expired", hub.Fault{Kind: hub.Expired, Op: hub.OpPush}, ErrUnauthorized},
-		{"pull request, connection refused", hub.Fault{Kind: hub.Refused, Op: "pulls/create", Times: 1}, nil},
-		{"pull request done, answer lost", hub.Fault{Kind: hub.LostAnswer, Op: "pulls/create", Times: 1}, nil},
-		{"pull request 502", hub.Fault{Kind: hub.ServerError, Op: "pulls/create", Times: 1}, nil},
-		{"pull request, branch not seen yet", hub.Fault{Kind: hub.Lag, Op: "pulls/create", Times: 2}, nil},
-		{"pull request, list lags", hub.Fault{Kind: hub.Lag, Op: "pulls/list", Times: 1}, nil},
-		{"pull request expired", hub.Fault{Kind: hub.Expired, Op: "pulls/create"}, ErrUnauthorized},
-		{"no drafts", hub.Fault{Kind: hub.NoDraft, Op: "pulls/create"}, ErrValidation},
-		{"comment done, answer lost", hub.Fault{Kind: hub.LostAnswer, Op: "issues/create-comment", Times: 1}, nil},
-		{"comment refused", hub.Fault{Kind: hub.Refused, Op: "issues/create-comment", Times: 1}, nil},
-		{"comment 502 without end", hub.Fault{Kind: hub.ServerError, Op: "issues/create-comment"}, ErrServer},
+		{"primary limit 403", hub.Fault{Kind: hub.PrimaryLimit, Op: "repos/get", Times: 1, Status: 403, Reset: time.Now().Add(40 * time.Second)}},
+		{"primary limit 429", hub.Fault{Kind: hub.PrimaryLimit, Op: "repos/get", Times: 1, Status: 429, Reset: time.Now().Add(40 * time.Second)}},
+		{"primary limit, reset in the past", hub.Fault{Kind: hub.PrimaryLimit, Op: "repos/get", Times: 1, Reset: time.Now().Add(-time.Hour)}},
+		{"secondary limit 403, body only", hub.Fault{Kind: hub.SecondaryLimit, Op: "pulls/create", Times: 1, Status: 403}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -129,195 +104,277 @@ func TestDeliverFaults(t *testing.T) {
 			if b.Fired() == 0 {
 				t.Fatal("the fault never hit")
 			}
-			if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
-				t.Fatalf("error %v, want %v", err, tt.want)
-			}
-			if err == nil {
-				b.checkDelivered(got)
-			}
-			b.ClearFaults()
-			if got, err = b.deliver(); err != nil {
-				t.Fatalf("second delivery: %v", err)
-			}
-			b.checkDelivered(got)
-		})
-	}
-}
-
-func TestDeliverOutcomes(t *testing.T) {
-	change := func(b *bench) {
-		b.write("src/a.go", "package a // x\n")
-		b.commit("one")
-	}
-	for _, tt := range []struct {
-		name  string
-		setup func(b *bench)
-		edit  func(b *bench, d *Delivery)
-		want  error
-		check func(t *testing.T, b *bench, got Delivered, err error)
-	}{
-		{name: "nothing changed", setup: func(*bench) {}, want: ErrNoChanges},
-		{name: "an empty commit", setup: func(b *bench) { b.commit("empty") }, want: ErrNoChanges},
-		{name: "no base at all", edit: func(_ *bench, d *Delivery) { d.Base = "" }, want: ErrEmptyRepository},
-		{name: "base not on GitHub", setup: func(b *bench) {
-			b.write("local.go", "package x\n")
-			b.base = b.commit("local only")
-			change(b)
-		}, want: ErrBaseMissing},
-		{name: "base branch unknown", edit: func(_ *bench, d *Delivery) { d.BaseBranch = "next"; d.Bounds.BaseBranches = []string{"*"} }, want: ErrNotFound},
-		{name: "base moved on", setup: func(b *bench) {
-			change(b)
-			b.git(b.work, "checkout", "-q", "main")
-			head := b.git(b.work, "rev-parse", "HEAD")
-			b.git(b.work, "reset", "-q", "--hard", b.base)
-			b.write("other.md", "x\n")
-			b.commit("elsewhere")
-			dir, _ := b.Dir("octo/app")
-			b.git(b.work, "push", "-q", dir, "HEAD:refs/heads/main")
-			b.git(b.work, "reset", "-q", "--hard", head)
-		}},
-		{name: "branch of somebody else", setup: func(b *bench) {
-			change(b)
-			head := b.git(b.work, "rev-parse", "HEAD")
-			b.git(b.work, "reset", "-q", "--hard", b.base)
-			b.write("other.md", "x\n")
-			other := b.commit("elsewhere")
-			dir, _ := b.Dir("octo/app")
-			b.git(b.work, "push", "-q", dir, other+":refs/heads/sbxpair/r1")
-			b.git(b.work, "reset", "-q", "--hard", head)
-		}, want: ErrBranchMoved},
-		{name: "branch of an earlier try", setup: func(b *bench) {
-			change(b)
-			head := b.git(b.work, "rev-parse", "HEAD")
-			b.git(b.work, "reset", "-q", "--hard", b.base)
-			b.write("other.md", "x\n")
-			b.git(b.work, "tag", "other", b.commit("earlier"))
-			dir, _ := b.Dir("octo/app")
-			b.git(b.work, "push", "-q", dir, "other:refs/heads/sbxpair/r1")
-			b.git(b.work, "reset", "-q", "--hard", head)
-		}, edit: func(b *bench, d *Delivery) { d.Known = []string{b.git(b.work, "rev-parse", "other")} },
-			check: func(t *testing.T, _ *bench, got Delivered, _ error) {
-				if got.Push != PushForced {
-					t.Errorf("push %s, want forced", got.Push)
-				}
-			}},
-		{name: "branch at an ancestor", setup: func(b *bench) {
-			change(b)
-			dir, _ := b.Dir("octo/app")
-			b.git(b.work, "push", "-q", dir, b.base+":refs/heads/sbxpair/r1")
-		}, check: func(t *testing.T, _ *bench, got Delivered, _ error) {
-			if got.Push != PushFastForward {
-				t.Errorf("push %s, want fast-forward", got.Push)
-			}
-		}},
-		{name: "a merge in the history", setup: func(b *bench) {
-			change(b)
-			b.git(b.work, "checkout", "-q", "-b", "side", b.base)
-			b.write("side.md", "x\n")
-			b.commit("side")
-			b.git(b.work, "checkout", "-q", "main")
-			b.git(b.work, "merge", "-q", "--no-edit", "side")
-		}},
-		{name: "protected branch", setup: func(b *bench) { change(b); b.Protect("octo/app", "sbxpair/r1") }, want: ErrPushRefused},
-		{name: "push protection", setup: func(b *bench) { change(b); b.PushProtection("octo/app", "package a") }, want: ErrPushRefused,
-			check: func(t *testing.T, _ *bench, _ Delivered, err error) {
-				var p *PushError
-				if !errors.As(err, &p) || p.Detail == "" {
-					t.Errorf("error %#v does not carry the remote's words", err)
-				}
-			}},
-		{name: "renamed repository", setup: func(b *bench) { change(b); b.Rename("octo/app", "octo", "renamed") },
-			check: func(t *testing.T, b *bench, got Delivered, err error) {
-				if err != nil || got.Repo.Name != "renamed" {
-					t.Errorf("delivered to %s, %v", got.Repo, err)
-				}
-			}},
-		{name: "unknown repository", setup: change, edit: func(_ *bench, d *Delivery) { d.Repo.Name = "none"; d.Bounds.Repo.Name = "none" }, want: ErrNotFound},
-		{name: "draft where there are none", setup: func(b *bench) { change(b); b.Inject(hub.Fault{Kind: hub.NoDraft, Op: "pulls/create"}) },
-			edit: func(_ *bench, d *Delivery) { d.DraftOptional = true },
-			check: func(t *testing.T, _ *bench, got Delivered, err error) {
-				if err != nil || got.PullRequest.Draft || len(got.PullRequest.Notes) != 1 {
-					t.Errorf("%+v %v", got.PullRequest, err)
-				}
-			}},
-		{name: "blocked by policy, git", setup: func(b *bench) {
-			change(b)
-			b.blocked.Store("github.com", "Blocked by network policy: domain github.com:443\n  rule: x\n")
-		}, want: ErrBlockedByPolicy},
-		{name: "blocked by policy, REST", setup: func(b *bench) { change(b); b.blocked.Store("api.github.com", "Blocked by org policy\n") }, want: ErrBlockedByPolicy},
-		{name: "workflow in the applied tree", setup: func(b *bench) { b.write(".github/workflows/x.yml", "on: push\n"); b.commit("one") }, want: ErrRefused,
-			check: func(t *testing.T, b *bench, _ Delivered, err error) {
-				if !strings.Contains(err.Error(), ".github/workflows/x.yml") {
-					t.Errorf("error %v does not name the file", err)
-				}
-				if refs, _ := b.Refs(t.Context(), "octo/app"); refs["refs/heads/sbxpair/r1"] != "" {
-					t.Error("pushed all the same")
-				}
-			}},
-		{name: "bundle of another commit", setup: change, edit: func(b *bench, d *Delivery) { d.Head = strings.Repeat("a", 40) }, want: ErrBadBundle},
-		{name: "bundle cut off", setup: change, edit: func(b *bench, d *Delivery) {
-			raw := b.bundle()
-			d.Bundle = bytes.NewReader(raw[:len(raw)-30])
-		}, want: ErrBadBundle},
-		{name: "a run id with a slash", setup: change, edit: func(_ *bench, d *Delivery) { d.Run = "../x" }, want: ErrOutOfBounds},
-		{name: "a branch that is an option", setup: change, edit: func(_ *bench, d *Delivery) { d.Branch = "--mirror" }, want: ErrOutOfBounds},
-		{name: "the base branch itself", setup: change, edit: func(_ *bench, d *Delivery) { d.Branch = "main" }, want: ErrRefused},
-		{name: "a secret in the comment", setup: change, edit: func(b *bench, d *Delivery) {
-			d.Bounds.Secrets = []secrets.Value{b.token}
-			d.Comment = "it is " + b.token.Reveal()
-		}, want: ErrRefused},
-		{name: "no bounds", setup: change, edit: func(_ *bench, d *Delivery) { d.Bounds = Bounds{} }, want: ErrRefused},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t)
-			if tt.setup == nil {
-				change(b)
-			} else {
-				tt.setup(b)
-			}
-			got, err := b.deliver(func(d *Delivery) {
-				if tt.edit != nil {
-					tt.edit(b, d)
-				}
-			})
-			if tt.want == nil && err != nil || !errors.Is(err, tt.want) {
-				t.Errorf("error %v, want %v", err, tt.want)
-			}
-			if err != nil && strings.Contains(err.Error(), b.token.Reveal()) {
-				t.Error("the error holds the token")
-			}
-			if tt.check != nil {
-				tt.check(t, b, got, err)
-			}
-		})
-	}
-}
-
-// TestDeliverCancelledAnywhere cancels at each step, and delivers again.
-func TestDeliverCancelledAnywhere(t *testing.T) {
-	for _, step := range []string{"repository", "import", "push", "pull request", "comment"} {
-		t.Run(step, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t)
-			b.write("src/a.go", "package a // x\n")
-			b.commit("one")
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			d := b.delivery()
-			d.Progress = func(s string) {
-				if s == step {
-					cancel()
-				}
-			}
-			if _, err := Deliver(ctx, b.world, b.client, d); !errors.Is(err, context.Canceled) {
-				t.Errorf("error %v, want cancelled", err)
-			}
-			got, err := b.deliver()
 			if err != nil {
 				t.Fatal(err)
 			}
 			b.checkDelivered(got)
 		})
 	}
+}
+
+// elsewhere commits something else on top of the base, and returns it; the work stays as it was.
+func (b *bench) elsewhere() string {
+	b.t.Helper()
+	head := b.git(b.work, "rev-parse", "HEAD")
+	b.git(b.work, "reset", "-q", "--hard", b.base)
+	b.write("other.md", "x\n")
+	other := b.commit("elsewhere")
+	b.git(b.work, "reset", "-q", "--hard", head)
+	return other
+}
+
+// pushed makes a branch stand at a commit, as somebody else would.
+func (b *bench) pushed(full, sha, branch string) {
+	b.t.Helper()
+	dir, err := b.Dir(full)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.git(b.work, "push", "-q", "--force", dir, sha+":refs/heads/"+branch)
+}
+
+// situation is a state of GitHub's that a delivery meets. Without an outcome of its own it ends like a clean one.
+type situation struct {
+	name   string
+	host   string    // "" is github.com
+	token  hub.Token // the zero one may do everything
+	setup  func(b *bench)
+	edit   func(b *bench, d *Delivery)
+	git    error // what comes of it
+	api    error
+	finish string         // what a person does about it, for the page
+	solve  func(b *bench) // does it; then the second delivery comes through
+	check  func(t *testing.T, got Delivered, err error)
+}
+
+func situations() []situation {
+	perms := func(skip string) hub.Token {
+		all := map[string]string{"contents": "write", "pull_requests": "write", "issues": "write", "workflows": "write"}
+		delete(all, skip)
+		return hub.Token{Login: "octo", Permissions: all}
+	}
+	workflow := func(b *bench, d *Delivery) { d.Bounds.Protected = nil }
+	noted := func(note string) func(*testing.T, Delivered, error) {
+		return func(t *testing.T, got Delivered, err error) {
+			if !strings.Contains(strings.Join(got.PullRequest.Notes, " "), note) {
+				t.Errorf("notes %q (%v), want one with %q", got.PullRequest.Notes, err, note)
+			}
+		}
+	}
+	pushState := func(want PushState) func(*testing.T, Delivered, error) {
+		return func(t *testing.T, got Delivered, err error) {
+			if got.Push != want {
+				t.Errorf("push %q (%v), want %q", got.Push, err, want)
+			}
+		}
+	}
+	detail := func(words string) func(*testing.T, Delivered, error) {
+		return func(t *testing.T, _ Delivered, err error) {
+			if !strings.Contains(err.Error(), words) {
+				t.Errorf("error %v does not say %q", err, words)
+			}
+		}
+	}
+	fork := Repo{"friend", "app"}
+	return []situation{
+		{name: "clean"},
+		{name: "second delivery", setup: func(b *bench) {
+			if _, err := b.deliver(); err != nil {
+				b.t.Fatal(err)
+			}
+		}, edit: func(b *bench, d *Delivery) { d.Known = []string{b.git(b.work, "rev-parse", "HEAD")} }},
+		{name: "GitHub Enterprise Server", host: "ghe.example.test"},
+		{name: "GHE.com", host: "octo.ghe.com"},
+		{name: "the base moved on", setup: func(b *bench) { b.pushed("octo/app", b.elsewhere(), "main") }},
+		{name: "renamed repository", setup: func(b *bench) { b.Rename("octo/app", "octo", "renamed") },
+			check: func(t *testing.T, got Delivered, err error) {
+				if got.Repo.Name != "renamed" {
+					t.Errorf("delivered to %s, %v", got.Repo, err)
+				}
+			}},
+		{name: "from a fork", setup: func(b *bench) {
+			if err := b.AddRepo(b.t.Context(), hub.RepoSpec{Owner: "friend", Name: "app", Private: true, Fork: "octo/app"}); err != nil {
+				b.t.Fatal(err)
+			}
+		}, edit: func(_ *bench, d *Delivery) { d.Fork, d.Bounds.Fork = fork, fork },
+			check: func(t *testing.T, got Delivered, err error) {
+				if got.Fork != fork || got.PullRequest.HeadRepo != fork {
+					t.Errorf("%+v, %v", got, err)
+				}
+			}},
+		{name: "from a fork that the run is not for", edit: func(_ *bench, d *Delivery) { d.Fork = fork }, git: ErrRefused, api: ErrRefused, finish: "`github.fork`",
+			solve: func(*bench) {}},
+		{name: "a merge in the history", setup: func(b *bench) {
+			b.git(b.work, "checkout", "-q", "-b", "side", b.base)
+			b.write("side.md", "x\n")
+			b.commit("side")
+			b.git(b.work, "checkout", "-q", "main")
+			b.git(b.work, "merge", "-q", "--no-edit", "side")
+		}},
+		{name: "the branch is there, at an ancestor", setup: func(b *bench) { b.pushed("octo/app", b.base, "sbxpair/r1") }, check: pushState(PushFastForward)},
+		{name: "the branch is there, from an earlier try", setup: func(b *bench) {
+			b.git(b.work, "tag", "other", b.elsewhere())
+			b.pushed("octo/app", "other", "sbxpair/r1")
+		},
+			edit: func(b *bench, d *Delivery) { d.Known = []string{b.git(b.work, "rev-parse", "other")} }, check: pushState(PushForced)},
+		{name: "the branch is there, with commits of somebody else", setup: func(b *bench) { b.pushed("octo/app", b.elsewhere(), "sbxpair/r1") },
+			git: ErrBranchMoved, api: ErrBranchMoved, finish: "remove or rename that branch", solve: func(b *bench) { b.pushed("octo/app", b.base, "sbxpair/r1") }},
+		{name: "a pull request of somebody else is open for the branch", setup: func(b *bench) {
+			b.pushed("octo/app", b.elsewhere(), "sbxpair/r1")
+			if _, err := b.client.CreatePullRequest(b.t.Context(), repoApp, NewPullRequest{Title: "Fix it", Body: "What was done. (run=r1)", Head: "sbxpair/r1", Base: "main"}); err != nil {
+				b.t.Fatal(err)
+			}
+			b.pushed("octo/app", b.base, "sbxpair/r1")
+		}, check: noted("not opened by this run")},
+		{name: "replication lag: the branch is not seen yet", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.Lag, Op: "pulls/create", Times: 2}) }},
+		{name: "replication lag: the list of pull requests is old", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.Lag, Op: "pulls/list", Times: 1}) }},
+		{name: "drafts are not allowed", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.NoDraft, Op: "pulls/create"}) }, git: ErrValidation, api: ErrValidation,
+			finish: "`github.draft: optional`", solve: func(b *bench) { b.ClearFaults() }},
+		{name: "drafts are not allowed, and optional", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.NoDraft, Op: "pulls/create"}) },
+			edit: func(_ *bench, d *Delivery) { d.DraftOptional = true }, check: noted("no draft")},
+		{name: "the branch is protected", setup: func(b *bench) { b.Protect("octo/app", "sbxpair/r1") }, git: ErrPushRefused, api: ErrPushRefused, finish: "lift the rule, or another `github.branchPrefix`"},
+		{name: "push protection finds a secret", setup: func(b *bench) {
+			b.PushProtection("octo/app", "package a")
+			b.write("src/a.go", "package a\n"+strings.Repeat("// x\n", inlineFile/5))
+			b.commit("two")
+		}, git: ErrPushRefused, api: ErrPushRefused, finish: "decide on GitHub",
+			check: detail("rule violations")},
+		{name: "a workflow, allowed here, without the Workflows permission", token: perms("workflows"), setup: func(b *bench) { b.write(".github/workflows/x.yml", "on: push\n"); b.commit("two") },
+			edit: workflow, git: ErrForbidden, api: ErrForbidden, finish: "give the token Workflows write", check: detail("workflows=write"),
+			solve: func(b *bench) { b.AddToken(b.token, hub.Token{Login: "octo"}) }},
+		{name: "a workflow", setup: func(b *bench) { b.write(".github/workflows/x.yml", "on: push\n"); b.commit("two") }, git: ErrRefused, api: ErrRefused, finish: "`gate.protectMode`",
+			check: detail(".github/workflows/x.yml")},
+		{name: "a token without Contents", token: perms("contents"), git: ErrForbidden, api: ErrForbidden, finish: "give the token Contents write", solve: func(b *bench) { b.AddToken(b.token, hub.Token{Login: "octo"}) }},
+		{name: "a token without Pull requests", token: perms("pull_requests"), git: ErrForbidden, api: ErrForbidden, finish: "give the token Pull requests write", check: detail("pull_requests="),
+			solve: func(b *bench) { b.AddToken(b.token, hub.Token{Login: "octo"}) }},
+		{name: "nothing changed", setup: func(b *bench) { b.git(b.work, "reset", "-q", "--hard", b.base) }, git: ErrNoChanges, api: ErrNoChanges},
+		{name: "an empty commit", setup: func(b *bench) { b.git(b.work, "reset", "-q", "--hard", b.base); b.commit("empty") }, git: ErrNoChanges, api: ErrNoChanges},
+		{name: "the base is not on GitHub", setup: func(b *bench) {
+			b.write("local.go", "package x\n")
+			b.base = b.commit("local only")
+			b.write("src/a.go", "package a // y\n")
+			b.commit("two")
+		}, git: ErrBaseMissing, api: ErrBaseMissing, finish: "push the commit that the work started from"},
+		{name: "no such base branch", edit: func(_ *bench, d *Delivery) { d.BaseBranch = "next"; d.Bounds.BaseBranches = []string{"*"} }, git: ErrNotFound, api: ErrNotFound, finish: "make it, or name another with --base"},
+		{name: "no such repository, or not for this token", edit: func(_ *bench, d *Delivery) { d.Repo.Name, d.Bounds.Repo.Name = "none", "none" }, git: ErrNotFound, api: ErrNotFound, finish: "let the token see it"},
+		{name: "git is blocked by policy", setup: func(b *bench) {
+			b.blocked.Store("github.com", "Blocked by network policy: domain github.com:443\n  rule: x\n")
+		}, git: ErrBlockedByPolicy, finish: "`network.deny`"},
+		{name: "REST is blocked by policy", setup: func(b *bench) { b.blocked.Store("api.github.com", "Blocked by org policy\n") }, git: ErrBlockedByPolicy, api: ErrBlockedByPolicy, finish: "`network.deny`"},
+		{name: "a secret in the comment", edit: func(b *bench, d *Delivery) {
+			d.Bounds.Secrets, d.Comment = []secrets.Value{b.token}, "it is "+b.token.Reveal()
+		}, git: ErrRefused, api: ErrRefused},
+		{name: "no bounds", edit: func(_ *bench, d *Delivery) { d.Bounds = Bounds{} }, git: ErrRefused, api: ErrRefused},
+	}
+}
+
+// TestDeliverySituations is the table of what a delivery may find on GitHub, both ways.
+func TestDeliverySituations(t *testing.T) {
+	all := situations()
+	outcomes := make([][2]string, len(all))
+	t.Run("cells", func(t *testing.T) {
+		for i, s := range all {
+			for j, way := range []Way{ViaGit, ViaAPI} {
+				t.Run(string(way)+", "+s.name, func(t *testing.T) {
+					t.Parallel()
+					endpoint, err := ParseEndpoint(s.host)
+					if err != nil {
+						t.Fatal(err)
+					}
+					token := s.token
+					token.Login = "octo"
+					b := newBenchAs(t, endpoint, token)
+					b.write("src/a.go", "package a // x\n")
+					b.commit("one")
+					if s.setup != nil {
+						s.setup(b)
+					}
+					edit := func(d *Delivery) {
+						if way == ViaAPI {
+							b.byAPI(d)
+						}
+						if s.edit != nil {
+							s.edit(b, d)
+						}
+					}
+					got, err := b.deliver(edit)
+					want := s.git
+					if way == ViaAPI {
+						want = s.api
+					}
+					if want == nil && err != nil || !errors.Is(err, want) {
+						t.Fatalf("error %v, want %v", err, want)
+					}
+					if err != nil && strings.Contains(err.Error(), b.token.Reveal()) {
+						t.Error("the error holds the token")
+					}
+					if s.check != nil {
+						s.check(t, got, err)
+					}
+					outcomes[i][j] = ending(err)
+					if err != nil && s.solve != nil {
+						s.solve(b)
+						if got, err = b.deliver(func(d *Delivery) {
+							edit(d)
+							d.Bounds.Fork = d.Fork
+						}); err != nil && s.git != ErrRefused {
+							t.Fatalf("once that is solved: %v", err)
+						}
+						if err == nil {
+							outcomes[i][j] += ", then: done"
+						}
+					}
+					if err == nil && got.Repo.Name == "app" && got.Fork == (Repo{}) {
+						b.checkDelivered(got)
+					}
+				})
+			}
+		}
+	})
+	if t.Failed() {
+		return
+	}
+	table := "| situation | git | api | what finishes it |\n| --- | --- | --- | --- |\n"
+	for i, s := range all {
+		table += fmt.Sprintf("| %s | %s | %s | %s |\n", s.name, outcomes[i][0], outcomes[i][1], s.finish)
+	}
+	pageSection(t, "delivery.md", "situations", table)
+}
+
+// TestDeliverBadInput: what is not in order is refused before anything is asked or run.
+func TestDeliverBadInput(t *testing.T) {
+	b := newBench(t)
+	b.write("src/a.go", "package a // x\n")
+	b.commit("one")
+	for _, tt := range []struct {
+		name string
+		edit func(d *Delivery)
+		want error
+	}{
+		{"no base at all", func(d *Delivery) { d.Base = "" }, ErrEmptyRepository},
+		{"bundle of another commit", func(d *Delivery) { d.Head = strings.Repeat("a", 40) }, ErrBadBundle},
+		{"a run id with a slash", func(d *Delivery) { d.Run = "../x" }, ErrOutOfBounds},
+		{"a branch that is an option", func(d *Delivery) { d.Branch = "--mirror" }, ErrOutOfBounds},
+		{"the base branch itself", func(d *Delivery) { d.Branch = "main" }, ErrRefused},
+		{"a way that there is not", func(d *Delivery) { d.Way = "mail" }, ErrOutOfBounds},
+		{"a fork of the same owner", func(d *Delivery) { d.Fork = Repo{"Octo", "app2"} }, ErrOutOfBounds},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := b.deliver(tt.edit); !errors.Is(err, tt.want) {
+				t.Errorf("error %v, want %v", err, tt.want)
+			}
+			if n := b.execs.Load(); n != 0 {
+				t.Errorf("%d execs", n)
+			}
+		})
+	}
+	t.Run("bundle cut off", func(t *testing.T) {
+		_, err := b.deliver(func(d *Delivery) {
+			raw := b.bundle()
+			d.Bundle = bytes.NewReader(raw[:len(raw)-30])
+		})
+		if !errors.Is(err, ErrBadBundle) {
+			t.Errorf("error %v", err)
+		}
+	})
 }

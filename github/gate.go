@@ -130,6 +130,7 @@ type Protection struct {
 // Bounds are what a run may write. The zero Bounds allow nothing.
 type Bounds struct {
 	Repo         Repo     // the one repository
+	Fork         Repo     // where branches are pushed instead; zero for Repo itself
 	BranchPrefix string   // branches have to begin with it, such as "sbxpair/"
 	BaseBranches []string // path.Match patterns
 	MaxPatch     int64    // bytes
@@ -185,6 +186,7 @@ func DefaultProtection() []Protection {
 // Change is what would be written: the target, and what the commits do to the tree.
 type Change struct {
 	Repo       Repo
+	Fork       Repo // where the branch is pushed; zero for Repo
 	Branch     string
 	BaseBranch string
 	Title      string
@@ -286,6 +288,9 @@ func (v *verdict) done() Verdict {
 func (v *verdict) target(b Bounds, c Change) {
 	if b.Repo == (Repo{}) || !c.Repo.Equal(b.Repo) {
 		v.refuse(ReasonRepository, "", fmt.Sprintf("%s is not this run's repository %s", c.Repo, b.Repo))
+	}
+	if !c.Fork.Equal(b.Fork) {
+		v.refuse(ReasonRepository, "", fmt.Sprintf("%s is not where this run pushes to", c.Fork))
 	}
 	switch {
 	case !ValidBranch(c.Branch):

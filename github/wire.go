@@ -269,6 +269,9 @@ func refine(e *APIError) error {
 		}
 		return false
 	}
+	if (e.Status == http.StatusConflict || e.Status == http.StatusUnprocessableEntity) && says("rule violations found") {
+		return ErrPushRefused // push protection, of blobs and of files by the contents API
+	}
 	switch e.Status {
 	case http.StatusConflict:
 		if says("repository is empty") {
