@@ -17,11 +17,12 @@ const module = "github.com/sbxpair/sbxpair/"
 // TestImportsRunOneWay holds the arrows of the design: a package may import the ones listed with it, the packages
 // under those, and nothing else of the house.
 func TestImportsRunOneWay(t *testing.T) {
-	leaves := []string{"policy", "secrets", "events"}
+	leaves := []string{"policy", "secrets", "events", "prices"}
 	arrows := map[string][]string{
 		"policy":        {},
 		"secrets":       {},
 		"events":        {},
+		"prices":        {},
 		"config":        {"policy", "secrets"},
 		"sbx":           leaves,
 		"pair":          append([]string{"sbx"}, leaves...),

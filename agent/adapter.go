@@ -15,7 +15,9 @@ type Task struct {
 	Effort    string // reasoning effort, where the CLI has such a thing
 	SessionID string // UUID of a new session, or, with Resume, the session to go on with
 	Resume    bool
+	Used      Usage    // with Resume: what the session had used before; some CLIs count on from there
 	ReadOnly  bool     // a session that only looks: tools that write or run programs are withheld
+	Fresh     bool     // a home folder of its own, so that nothing an earlier session left there is read; its caches are shared
 	Dir       string   // working folder inside the sandbox
 	Command   []string // replaces the adapter's program, such as {"/opt/copilot/copilot"}
 	Args      []string // added to the command line
@@ -31,6 +33,7 @@ type Invocation struct {
 	Stdin     string
 	Dir       string
 	UsageFile string // path inside that holds the token counts afterwards, or ""
+	Home      string // a fresh home folder inside, or "" for the user's own
 }
 
 // File is a file in the home folder of the sandbox's user, written with mode 0600.
@@ -51,12 +54,16 @@ type Adapter struct {
 	Name       string
 	Program    string // looked up in the sandbox's PATH
 	Credential Credential
+	Sessions   bool // a session can be gone on with
+	ReadOnly   bool // a session can be held to reading
 
 	invoke  func(t Task, state string) (Invocation, error)
 	decoder func() decoder
 	usage   func([]byte) (Usage, error) // reads Invocation.UsageFile
 	// finishes says that a whole run ends with a line that says so: without it, the run was cut off.
 	finishes bool
+	// countsOn says that the usage of a session that is gone on with holds what came before.
+	countsOn bool
 }
 
 // decoder turns one JSON line into events. It keeps state between lines.
@@ -75,8 +82,14 @@ func (a Adapter) invocation(t Task, state string) (Invocation, error) {
 	switch {
 	case strings.TrimSpace(t.Prompt) == "":
 		return Invocation{}, fmt.Errorf("%w: the prompt is empty", ErrTask)
+	case t.Resume && !a.Sessions:
+		return Invocation{}, fmt.Errorf("%w: %s has no sessions", ErrTask, a.Name)
+	case t.ReadOnly && !a.ReadOnly:
+		return Invocation{}, fmt.Errorf("%w: %s cannot be held to reading", ErrTask, a.Name)
 	case t.Resume && t.SessionID == "":
 		return Invocation{}, fmt.Errorf("%w: no session to resume", ErrTask)
+	case t.Resume && t.Fresh:
+		return Invocation{}, fmt.Errorf("%w: a fresh home has no session to resume", ErrTask)
 	case t.SessionID != "" && !sessionID(t.SessionID):
 		return Invocation{}, fmt.Errorf("%w: session id %q", ErrTask, t.SessionID)
 	case strings.HasPrefix(t.Model, "-") || strings.HasPrefix(t.Effort, "-"):
@@ -105,6 +118,9 @@ func (a Adapter) invocation(t Task, state string) (Invocation, error) {
 	inv.Unset = append(inv.Unset, foreignVariables(a.Credential.Env, inv.Env)...)
 	if inv.Dir == "" {
 		inv.Dir = t.Dir
+	}
+	if t.Fresh {
+		inv.Home = state + "/home"
 	}
 	return inv, nil
 }

@@ -9,7 +9,7 @@ import (
 // is_error set: only is_error counts (seen with 2.1.197 and 2.1.332).
 func Claude() Adapter {
 	return Adapter{
-		Name: "claude", Program: "claude",
+		Name: "claude", Program: "claude", Sessions: true, ReadOnly: true,
 		Credential: Credential{Env: "ANTHROPIC_API_KEY", Provider: "anthropic"},
 		invoke:     claudeInvocation,
 		decoder:    func() decoder { return &claudeDecoder{tools: make(map[string]string)} },

@@ -10,11 +10,12 @@ import (
 // adds up over a resumed session (seen with 0.171.0).
 func Codex() Adapter {
 	return Adapter{
-		Name: "codex", Program: "codex",
+		Name: "codex", Program: "codex", Sessions: true, ReadOnly: true,
 		Credential: Credential{Env: "CODEX_API_KEY", Provider: "openai"},
 		invoke:     codexInvocation,
 		decoder:    func() decoder { return codexDecoder{} },
 		finishes:   true,
+		countsOn:   true,
 	}
 }
 

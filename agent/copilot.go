@@ -12,12 +12,13 @@ import (
 // the shape of a fine-grained one. SIGTERM makes it exit 0 (seen with 1.0.102).
 func Copilot() Adapter {
 	return Adapter{
-		Name: "copilot", Program: "copilot",
+		Name: "copilot", Program: "copilot", Sessions: true, ReadOnly: true,
 		Credential: Credential{Env: "COPILOT_GITHUB_TOKEN", Provider: "github"},
 		invoke:     copilotInvocation,
 		decoder:    func() decoder { return new(copilotDecoder) },
 		usage:      copilotUsage,
 		finishes:   true,
+		countsOn:   true,
 	}
 }
 

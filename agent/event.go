@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -96,6 +97,35 @@ func (u *Usage) add(o Usage) {
 		sum.Calls += m.Calls
 		u.Models[name] = sum
 	}
+}
+
+// Minus returns what u has over o.
+func (u Usage) Minus(o Usage) Usage {
+	u.Input = max(0, u.Input-o.Input)
+	u.CachedInput = max(0, u.CachedInput-o.CachedInput)
+	u.Output = max(0, u.Output-o.Output)
+	u.Reasoning = max(0, u.Reasoning-o.Reasoning)
+	u.ModelCalls = max(0, u.ModelCalls-o.ModelCalls)
+	u.PremiumRequests = max(0, u.PremiumRequests-o.PremiumRequests)
+	u.CostUSD = max(0, u.CostUSD-o.CostUSD)
+	models := make(map[string]ModelUsage)
+	for name, m := range u.Models {
+		before := o.Models[name]
+		m.Input, m.CachedInput, m.Output, m.Calls = max(0, m.Input-before.Input), max(0, m.CachedInput-before.CachedInput),
+			max(0, m.Output-before.Output), max(0, m.Calls-before.Calls)
+		if m != (ModelUsage{}) {
+			models[name] = m
+		}
+	}
+	u.Models = models
+	return u
+}
+
+// Plus returns the sum of u and o.
+func (u Usage) Plus(o Usage) Usage {
+	u.Models = maps.Clone(u.Models)
+	u.add(o)
+	return u
 }
 
 // IsZero reports whether nothing is known.

@@ -9,7 +9,7 @@ import (
 // signal; with 41 on authentication trouble and 53 at its own turn limit (seen with 0.61.0).
 func Gemini() Adapter {
 	return Adapter{
-		Name: "gemini", Program: "gemini",
+		Name: "gemini", Program: "gemini", Sessions: true, ReadOnly: true,
 		Credential: Credential{Env: "GEMINI_API_KEY", Provider: "google"},
 		invoke:     geminiInvocation,
 		decoder:    func() decoder { return &geminiDecoder{tools: make(map[string]string)} },

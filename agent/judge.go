@@ -36,6 +36,7 @@ const (
 	StopWall       Stop = "wall"       // Options.Wall passed
 	StopIdle       Stop = "idle"       // nothing was heard and nothing was computed for Options.Idle
 	StopTurns      Stop = "turns"      // Options.MaxTurns was reached
+	StopSpent      Stop = "spent"      // Options.Spent said so
 	StopCredential Stop = "credential" // the credential is no good: the CLIs would go on trying, for minutes
 )
 
@@ -144,6 +145,8 @@ func Judge(r Result, changed bool) Verdict {
 		return Verdict{CutOff, fmt.Sprintf("the time limit of %v passed", r.Limits.Wall), s.LastClass}
 	case StopIdle:
 		return Verdict{CutOff, fmt.Sprintf("nothing was heard for %v; the last was %q", r.Limits.Idle, tailOf(r.LastOutput, 200)), s.LastClass}
+	case StopSpent:
+		return Verdict{CutOff, "what it may spend is spent", ""}
 	case StopTurns:
 		return Verdict{CutOff, fmt.Sprintf("the limit of %d turns was reached", r.Limits.MaxTurns), ""}
 	}

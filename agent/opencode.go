@@ -9,7 +9,7 @@ import (
 // OPENCODE_CONFIG_CONTENT in Task.Env. It makes one more model call for a title (seen with 1.18.33).
 func OpenCode() Adapter {
 	return Adapter{
-		Name: "opencode", Program: "opencode",
+		Name: "opencode", Program: "opencode", Sessions: true, ReadOnly: true,
 		invoke:  openCodeInvocation,
 		decoder: func() decoder { return new(openCodeDecoder) },
 	}

@@ -9,7 +9,7 @@ import (
 // model call failed: the stop reason of the last message decides (seen with 0.73.1). It has no permission system.
 func Pi() Adapter {
 	return Adapter{
-		Name: "pi", Program: "pi",
+		Name: "pi", Program: "pi", Sessions: true, ReadOnly: true,
 		invoke:   piInvocation,
 		decoder:  func() decoder { return &piDecoder{tools: make(map[string]string)} },
 		finishes: true,

@@ -16,12 +16,7 @@ func Program(name string, argv ...string) Adapter {
 		a.Program, argv = argv[0], argv[1:]
 	}
 	a.invoke = func(t Task, _ string) (Invocation, error) {
-		switch {
-		case t.ReadOnly:
-			return Invocation{}, fmt.Errorf("%w: %s cannot be held to reading", ErrTask, name)
-		case t.Resume:
-			return Invocation{}, fmt.Errorf("%w: %s has no sessions", ErrTask, name)
-		case a.Program == "" && len(t.Command) == 0:
+		if a.Program == "" && len(t.Command) == 0 {
 			return Invocation{}, fmt.Errorf("%w: no program is configured", ErrTask)
 		}
 		args := slices.Clone(argv)

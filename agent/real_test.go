@@ -384,7 +384,7 @@ func TestRealCLIs(t *testing.T) {
 				program := r.find(t)
 				h := &host{home: home}
 				dir := t.TempDir()
-				server := model.New(model.Config{Scripts: []model.Script{{Steps: []model.Step{{Text: "First."}, {Text: "Second."}}}}})
+				server := model.New(model.Config{Scripts: []model.Script{{Steps: []model.Step{{Text: "First.", Usage: model.Usage{Input: 1000, Output: 10}}, {Text: "Second.", Usage: model.Usage{Input: 2000, Output: 20}}}}}})
 				web := httptest.NewServer(server)
 				t.Cleanup(web.Close)
 				task := agent.Task{Prompt: "One.", Dir: dir, Command: []string{program}, Env: r.env(web.URL), Args: r.args(web.URL), SessionID: "5f0e9c1a-6a0e-4d5e-9d0a-3c1b8a7f2e10"}
@@ -398,10 +398,14 @@ func TestRealCLIs(t *testing.T) {
 				if task.SessionID != "" && first.SessionID != task.SessionID {
 					t.Errorf("session %q, want %q", first.SessionID, task.SessionID)
 				}
-				task.Prompt, task.Resume, task.SessionID = "Two.", true, first.SessionID
+				task.Prompt, task.Resume, task.SessionID, task.Used = "Two.", true, first.SessionID, first.Usage
 				second, err := agent.Run(t.Context(), h, r.adapter, task, agent.Options{})
 				if err != nil {
 					t.Fatal(err)
+				}
+				// However the CLI counts, a session that is gone on with is not paid for twice.
+				if first.Usage.Input != 1000 || second.Usage.Input != 2000 || second.Usage.Output != 20 {
+					t.Errorf("usage %+v, then %+v", first.Usage, second.Usage)
 				}
 				if first.Summary.Answer != "First." || second.Summary.Answer != "Second." {
 					t.Errorf("answers %q and %q; stderr %q %q", first.Summary.Answer, second.Summary.Answer, first.Stderr, second.Stderr)

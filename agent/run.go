@@ -49,6 +49,8 @@ type Options struct {
 	Transcript    io.Writer         // gets each line of standard output as it came, masked
 	MaxTranscript int64             // bytes; 256 MiB. What goes over is dropped and counted
 	Redact        *secrets.Redactor // masks events, transcript and result; nil masks nothing
+	// Spent, if not nil, is told what the session has used whenever the CLI says so; true ends the agent. Copilot tells only at the end.
+	Spent func(turns int, u Usage) bool
 }
 
 // Result is how a run went. It is complete in itself; [Judge] says what it means.
@@ -74,8 +76,12 @@ type Result struct {
 // launch makes the run's folder and becomes the agent.
 const launch = `umask 077; mkdir -p "$1/logs" || exit 125; umask 022; shift; exec "$@"`
 
+// launchFresh does so with a home folder of its own there, in which only the caches are the user's: Copilot unpacks 235 MB into its.
+const launchFresh = `umask 077; h="$1/home"; mkdir -p "$1/logs" "$h" "$HOME/.cache" && ln -s "$HOME/.cache" "$h/.cache" || exit 125
+umask 022; shift; HOME=$h; export HOME; exec "$@"`
+
 // place writes one file below the home folder from standard input.
-const place = `umask 077; cd && mkdir -p "$(dirname "./$1")" && cat >"./$1"`
+const place = `umask 077; [ $# = 1 ] || { mkdir -p "$2" && HOME=$2; }; cd && mkdir -p "$(dirname "./$1")" && cat >"./$1"`
 
 //go:embed sweep.sh
 var sweepScript string
@@ -103,7 +109,7 @@ func Run(ctx context.Context, r Runner, a Adapter, t Task, o Options) (Result, e
 		return res, err
 	}
 	for _, f := range inv.Files {
-		if err := writeFile(ctx, r, f); err != nil {
+		if err := writeFile(ctx, r, f, inv.Home); err != nil {
 			return res, err
 		}
 	}
@@ -123,6 +129,9 @@ func Run(ctx context.Context, r Runner, a Adapter, t Task, o Options) (Result, e
 			u.PremiumRequests = max(u.PremiumRequests, res.Usage.PremiumRequests)
 			res.Usage = u
 		}
+	}
+	if t.Resume && a.countsOn {
+		res.Usage = res.Usage.Minus(t.Used)
 	}
 	if err != nil {
 		res.Code = -1
@@ -148,11 +157,15 @@ func newMark() string {
 	return hex.EncodeToString(b[:])
 }
 
-func writeFile(ctx context.Context, r Runner, f File) error {
+func writeFile(ctx context.Context, r Runner, f File, home string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	stderr := &tail{limit: 1 << 10}
-	code, err := r.Run(ctx, Command{Argv: []string{"sh", "-c", place, "sh", f.Path}, Stdin: strings.NewReader(f.Data), Stderr: stderr})
+	argv := []string{"sh", "-c", place, "sh", f.Path}
+	if home != "" { // sbx refuses empty arguments
+		argv = append(argv, home)
+	}
+	code, err := r.Run(ctx, Command{Argv: argv, Stdin: strings.NewReader(f.Data), Stderr: stderr})
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit %d: %s", code, oneLine(stderr.String()))
 	}
@@ -174,8 +187,8 @@ type execution struct {
 	stopped chan Stop // a reason to stop found in the output
 }
 
-// seen looks at the summary after each event; it is called under the output's lock.
-func (x *execution) seen(s *Summary) {
+// seen looks at the summary and the usage after each event; it is called under the output's lock.
+func (x *execution) seen(e Event, s *Summary, u Usage) {
 	var why Stop
 	switch {
 	// A first refusal may be a lost credential that comes back; the CLIs try again by themselves. An error is their last word.
@@ -183,6 +196,8 @@ func (x *execution) seen(s *Summary) {
 		why = StopCredential
 	case x.o.MaxTurns > 0 && s.Turns > x.o.MaxTurns:
 		why = StopTurns
+	case e.Usage != nil && x.o.Spent != nil && x.o.Spent(s.Turns, u) && !s.Finished:
+		why = StopSpent
 	default:
 		return
 	}
@@ -193,7 +208,11 @@ func (x *execution) seen(s *Summary) {
 }
 
 func (x *execution) command() Command {
-	argv := []string{"sh", "-c", launch, "sh", x.state, "env"}
+	script := launch
+	if x.inv.Home != "" {
+		script = launchFresh
+	}
+	argv := []string{"sh", "-c", script, "sh", x.state, "env"}
 	for _, name := range x.inv.Unset {
 		argv = append(argv, "-u", name)
 	}
@@ -343,7 +362,7 @@ type output struct {
 	mu      sync.Mutex
 	p       *Parser
 	o       Options
-	seen    func(*Summary)
+	seen    func(Event, *Summary, Usage)
 	line    []byte // what came since the last line end
 	over    bool   // the line is too long; the rest is dropped
 	last    []byte // the last line, cut
@@ -360,7 +379,7 @@ type output struct {
 	closed  bool
 }
 
-func newOutput(p *Parser, o Options, seen func(*Summary)) *output {
+func newOutput(p *Parser, o Options, seen func(Event, *Summary, Usage)) *output {
 	w := &output{p: p, o: o, seen: seen, at: time.Now(), stderr: tail{limit: 8 << 10}}
 	w.masked = writeCloser{&w.stderr}
 	if o.Redact != nil {
@@ -436,7 +455,7 @@ func (w *output) emit(e Event) {
 	if w.o.Sink != nil {
 		w.o.Sink(e)
 	}
-	w.seen(&w.summary)
+	w.seen(e, &w.summary, w.usage)
 }
 
 func (w *output) errWriter() io.Writer {

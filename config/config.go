@@ -10,6 +10,7 @@ import (
 	"net"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,12 +27,14 @@ type Config struct {
 	Sandbox Sandbox  `yaml:"sandbox" json:"sandbox"`
 	Agent   Agent    `yaml:"agent" json:"agent"`
 	GitHub  GitHub   `yaml:"github" json:"github"`
+	Phases  []string `yaml:"phases" json:"phases"` // what a run does between proof and gate, in this order: of plan, execute, verify, review
 	Verify  []string `yaml:"verify" json:"verify"` // shell commands, run in the agent sandbox
 	// VerifyIn is delivered (a fresh checkout of what would be delivered) or workspace (the agent's own folder).
 	VerifyIn string  `yaml:"verifyIn" json:"verifyIn"`
 	Network  Network `yaml:"network" json:"network"`
 	Gate     Gate    `yaml:"gate" json:"gate"`
 	Limits   Limits  `yaml:"limits" json:"limits"`
+	Prices   string  `yaml:"prices" json:"prices"` // file with a table of prices, in place of the built-in one
 	Local    Local   `yaml:"local" json:"local"`
 }
 
@@ -106,13 +109,19 @@ type Gate struct {
 	ProtectMode string   `yaml:"protectMode" json:"protectMode"` // block or allow: what to do with changes of protected paths
 }
 
-// Limits bounds a run. Zero means no limit.
+// Limits bounds a run. Zero means no limit, but for Revisions.
 type Limits struct {
-	Run     Duration `yaml:"run" json:"run"`         // the whole run, without its release
-	Execute Duration `yaml:"execute" json:"execute"` // one session of the agent
-	Idle    Duration `yaml:"idle" json:"idle"`       // the agent's silence
-	Verify  Duration `yaml:"verify" json:"verify"`   // each verify command
-	Release Duration `yaml:"release" json:"release"` // the whole clean-up
+	Run       Duration `yaml:"run" json:"run"`             // the whole run, without its release
+	Plan      Duration `yaml:"plan" json:"plan"`           // the session that plans
+	Execute   Duration `yaml:"execute" json:"execute"`     // each session that works
+	Review    Duration `yaml:"review" json:"review"`       // each session that reviews
+	Idle      Duration `yaml:"idle" json:"idle"`           // the agent's silence
+	Verify    Duration `yaml:"verify" json:"verify"`       // each verify command
+	Release   Duration `yaml:"release" json:"release"`     // the whole clean-up
+	Revisions int      `yaml:"revisions" json:"revisions"` // further attempts after verify or review rejected one; 0 is none
+	Turns     int      `yaml:"turns" json:"turns"`         // of the agent, in all sessions of a run
+	Tokens    int      `yaml:"tokens" json:"tokens"`       // in and out, in all sessions of a run
+	Cost      float64  `yaml:"cost" json:"cost"`           // US dollars, in all sessions of a run
 }
 
 // Local is for the local engine only; with sbx it is an error to set it.
@@ -146,11 +155,12 @@ func Default() Config {
 		Agent:    Agent{Name: "copilot", Strategy: "auto", Token: secrets.Source{Env: "COPILOT_GITHUB_TOKEN"}},
 		GitHub:   GitHub{Host: "github.com", BranchPrefix: "sbxpair/", Draft: true, Strategy: "auto", Token: secrets.Source{Env: "GH_TOKEN"}},
 		Network:  Network{Rules: "auto"},
+		Phases:   Phases(),
 		VerifyIn: "delivered",
 		Gate:     Gate{MaxFiles: 100, MaxPatchKiB: 1024, ProtectMode: "block"},
 		Limits: Limits{
-			Run: Duration(time.Hour), Execute: Duration(30 * time.Minute), Idle: Duration(10 * time.Minute),
-			Verify: Duration(10 * time.Minute), Release: Duration(2 * time.Minute),
+			Run: Duration(time.Hour), Plan: Duration(10 * time.Minute), Execute: Duration(30 * time.Minute), Review: Duration(10 * time.Minute),
+			Idle: Duration(10 * time.Minute), Verify: Duration(10 * time.Minute), Release: Duration(2 * time.Minute), Revisions: 2,
 		},
 	}
 }
@@ -182,6 +192,12 @@ func (c Config) Validate() error {
 	oneOf("verifyIn", c.VerifyIn, "delivered", "workspace")
 	oneOf("network.rules", c.Network.Rules, "auto", "paths", "hosts")
 	oneOf("gate.protectMode", c.Gate.ProtectMode, "block", "allow")
+	if err := checkPhases(c.Phases); err != nil {
+		bad("phases", "%v", err)
+	}
+	if l := c.Limits; l.Revisions < 0 || l.Turns < 0 || l.Tokens < 0 || l.Cost < 0 {
+		bad("limits", "revisions, turns, tokens and cost cannot be negative")
+	}
 	if c.GitHub.Repo != "" && !repoName.MatchString(c.GitHub.Repo) {
 		bad("github.repo", "%q is not OWNER/NAME", c.GitHub.Repo)
 	}
@@ -229,6 +245,30 @@ func (c Config) Validate() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrInvalid, errors.Join(errs...))
+}
+
+// Phases are those that a run can be told to go through, in their usual order.
+func Phases() []string { return []string{"plan", "execute", "verify", "review"} }
+
+// checkPhases refuses an order that makes no sense: a plan comes before the work, a judgement after it.
+func checkPhases(list []string) error {
+	work := slices.Index(list, "execute")
+	if work < 0 {
+		return errors.New("execute is missing")
+	}
+	for i, phase := range list {
+		switch {
+		case !slices.Contains(Phases(), phase):
+			return fmt.Errorf("%q is not one of %s", phase, strings.Join(Phases(), ", "))
+		case slices.Index(list, phase) != i:
+			return fmt.Errorf("%s stands twice", phase)
+		case phase == "plan" && i > work:
+			return errors.New("plan comes before execute")
+		case (phase == "verify" || phase == "review") && i < work:
+			return fmt.Errorf("%s comes after execute", phase)
+		}
+	}
+	return nil
 }
 
 var (

@@ -249,9 +249,12 @@ func fromText(like any, text string) any {
 		if b, err := strconv.ParseBool(text); err == nil {
 			return b
 		}
-	case int:
+	case int, float64:
 		if n, err := strconv.Atoi(text); err == nil {
 			return n
+		}
+		if f, err := strconv.ParseFloat(text, 64); err == nil {
+			return f
 		}
 	}
 	return text

@@ -38,7 +38,7 @@ func kinds() map[string]string {
 	m := map[string]string{}
 	for _, p := range []events.Payload{
 		events.RunStarted{}, events.PhaseStarted{}, events.PhaseEnded{}, events.Planned{}, events.EngineCall{}, events.Proof{},
-		events.AgentActed{}, events.AgentEnded{}, events.Verified{}, events.EndState{}, events.Gated{}, events.Delivered{},
+		events.AgentActed{}, events.AgentEnded{}, events.Spent{}, events.Verified{}, events.Reviewed{}, events.EndState{}, events.Gated{}, events.Delivered{},
 		events.Blocked{}, events.Noted{}, events.Released{}, events.RunEnded{},
 	} {
 		m[reflect.TypeOf(p).Name()] = p.Kind()
@@ -77,7 +77,7 @@ func render(t *testing.T) string {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | type | |\n| --- | --- | --- |\n", title, strings.TrimSpace(strings.ReplaceAll(gen.Doc.Text(), "\n", " ")))
 		for _, f := range fields.Fields.List {
 			name, _, _ := strings.Cut(reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json"), ",")
-			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, typeName(f.Type), strings.TrimSpace(f.Comment.Text()))
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, typeName(f.Type), strings.TrimSpace(strings.ReplaceAll(f.Doc.Text()+f.Comment.Text(), "\n", " ")))
 		}
 	}
 	for name := range known {
@@ -89,8 +89,8 @@ func render(t *testing.T) string {
 func typeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
-		return map[string]string{"string": "string", "int": "number", "int64": "number", "bool": "boolean", "any": "object", "Phase": "string"}[e.Name] +
-			map[bool]string{true: e.Name}[e.Name == "Probe"]
+		return map[string]string{"string": "string", "int": "number", "int64": "number", "float64": "number", "bool": "boolean", "any": "object", "Phase": "string"}[e.Name] +
+			map[bool]string{true: e.Name}[e.Name == "Probe" || e.Name == "Finding"]
 	case *ast.ArrayType:
 		return "list of " + typeName(e.Elt)
 	case *ast.StarExpr:

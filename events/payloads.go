@@ -11,18 +11,21 @@ const (
 	PhaseWorkspace Phase = "workspace"
 	PhaseProvision Phase = "provision"
 	PhaseProof     Phase = "proof"
+	PhasePlan      Phase = "plan"
 	PhaseExecute   Phase = "execute"
 	PhaseEndState  Phase = "end-state"
 	PhaseVerify    Phase = "verify"
+	PhaseReview    Phase = "review"
 	PhaseGate      Phase = "gate"
 	PhaseDeliver   Phase = "deliver"
 	PhaseRelease   Phase = "release"
 )
 
-// Phases lists the phases in the order in which a run goes through them.
+// Phases lists the phases in the order in which a run goes through them. Those from execute to review come again when an
+// attempt was rejected, and which of plan, verify and review there are is configuration.
 func Phases() []Phase {
-	return []Phase{PhasePreflight, PhaseWorkspace, PhaseProvision, PhaseProof, PhaseExecute, PhaseEndState, PhaseVerify,
-		PhaseGate, PhaseDeliver, PhaseRelease}
+	return []Phase{PhasePreflight, PhaseWorkspace, PhaseProvision, PhaseProof, PhasePlan, PhaseExecute, PhaseEndState, PhaseVerify,
+		PhaseReview, PhaseGate, PhaseDeliver, PhaseRelease}
 }
 
 // RunStarted opens a log.
@@ -38,15 +41,17 @@ type RunStarted struct {
 
 // PhaseStarted says that a phase begins.
 type PhaseStarted struct {
-	Phase Phase `json:"phase"`
+	Phase   Phase `json:"phase"`
+	Attempt int   `json:"attempt,omitempty"` // from 1, in the phases that come again
 }
 
 // PhaseEnded says how a phase ended; Error is empty after success.
 type PhaseEnded struct {
-	Phase  Phase         `json:"phase"`
-	Took   time.Duration `json:"took_ns"`
-	Detail string        `json:"detail,omitempty"`
-	Error  string        `json:"error,omitempty"`
+	Phase   Phase         `json:"phase"`
+	Attempt int           `json:"attempt,omitempty"`
+	Took    time.Duration `json:"took_ns"`
+	Detail  string        `json:"detail,omitempty"`
+	Error   string        `json:"error,omitempty"`
 }
 
 // Planned carries the plan of the pair as it was before anything was created.
@@ -84,20 +89,52 @@ type AgentActed struct {
 	Text    string `json:"text,omitempty"` // cut to 4 KiB
 }
 
-// AgentEnded is the judged end of the agent's session.
+// AgentEnded is the judged end of one session of the agent.
 type AgentEnded struct {
+	Phase   Phase         `json:"phase"`
+	Attempt int           `json:"attempt,omitempty"`
 	Outcome string        `json:"outcome"`
 	Reason  string        `json:"reason,omitempty"`
-	Exit    int           `json:"exit"`
+	Exit    int           `json:"exit"` // -1 if it is not known
 	Turns   int           `json:"turns"`
-	Input   int64         `json:"input_tokens"`
+	Input   int64         `json:"input_tokens"` // cached ones included
 	Output  int64         `json:"output_tokens"`
 	Cached  int64         `json:"cached_tokens"`
 	Took    time.Duration `json:"took_ns"`
 }
 
+// Spent is what all sessions of a run cost up to now. It comes when a session has ended and, where the agent's CLI says so
+// meanwhile, after each of its model calls.
+type Spent struct {
+	Turns           int     `json:"turns"`
+	Input           int64   `json:"input_tokens"` // cached ones included
+	Cached          int64   `json:"cached_tokens"`
+	Output          int64   `json:"output_tokens"`
+	PremiumRequests float64 `json:"premium_requests,omitempty"` // of GitHub Copilot
+	CostUSD         float64 `json:"cost_usd"`
+	// Unpriced lists models whose price is not known: what they cost is not part of CostUSD.
+	Unpriced []string `json:"unpriced,omitempty"`
+}
+
+// Reviewed is the verdict of one review. Its words are the reviewing model's.
+type Reviewed struct {
+	Attempt  int       `json:"attempt"`
+	Approved bool      `json:"approved"`
+	Summary  string    `json:"summary"`
+	Findings []Finding `json:"findings,omitempty"`
+}
+
+// Finding is one thing that a review found.
+type Finding struct {
+	File     string `json:"file,omitempty"`
+	Line     int    `json:"line,omitempty"`
+	Problem  string `json:"problem"`
+	Required bool   `json:"required"` // it must be mended before the change can be accepted
+}
+
 // Verified is the result of one verify command.
 type Verified struct {
+	Attempt int           `json:"attempt,omitempty"`
 	Command string        `json:"command"`
 	Exit    int           `json:"exit"`
 	Output  string        `json:"output"` // the tail, cut to 16 KiB
@@ -164,7 +201,9 @@ func (EngineCall) Kind() string   { return "engine.call" }
 func (Proof) Kind() string        { return "proof" }
 func (AgentActed) Kind() string   { return "agent.acted" }
 func (AgentEnded) Kind() string   { return "agent.ended" }
+func (Spent) Kind() string        { return "spent" }
 func (Verified) Kind() string     { return "verified" }
+func (Reviewed) Kind() string     { return "reviewed" }
 func (EndState) Kind() string     { return "end-state" }
 func (Gated) Kind() string        { return "gated" }
 func (Delivered) Kind() string    { return "delivered" }

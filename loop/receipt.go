@@ -22,7 +22,7 @@ type Receipt struct {
 
 func writeReceipt(path string, r *run) error {
 	receipt := Receipt{
-		Result: r.result, Repository: r.repo, Base: r.end.Base, Head: r.end.Head,
+		Result: r.result, Repository: r.repo, Base: r.state.End.Base, Head: r.state.End.Head,
 		Engine: r.engineRef.Kind + " " + r.engineRef.Version, Isolation: r.engineRef.Isolation, Version: r.req.Version,
 	}
 	receipt.LogEvents, receipt.LogHead = r.log.Head()

@@ -44,6 +44,9 @@ func open(t *testing.T, opts stage.Options) *stage.Stage {
 	}
 	opts.Dir, opts.Engine, opts.Copilot = t.TempDir(), filepath.Join(root, "bin", "sbx-local"), filepath.Join(root, ".cache", "copilot")
 	opts.Env = append(opts.Env, beCommand+"=1", "GORACE=atexit_sleep_ms=0")
+	if opts.Config == nil { // one session, one attempt: what the other phases do has tests of its own
+		opts.Env = append(opts.Env, "SBXPAIR_PHASES=execute,verify", "SBXPAIR_LIMITS_REVISIONS=0")
+	}
 	s, err := stage.Open(t.Context(), opts)
 	if err != nil {
 		if os.Getenv("CI") == "true" {
@@ -187,6 +190,9 @@ func TestInterruptInEachPhase(t *testing.T) {
 		}
 		t.Run(string(phase), func(t *testing.T) {
 			s := open(t, stage.Options{})
+			if phase == events.PhasePlan || phase == events.PhaseReview {
+				s.Env = append(s.Env, "SBXPAIR_PHASES=plan,execute,review")
+			}
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			cmd := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
@@ -218,7 +224,7 @@ func TestInterruptInEachPhase(t *testing.T) {
 
 // awaitPhase returns when the event log of the only run says that phase has started.
 func awaitPhase(ctx context.Context, state string, phase events.Phase, ended <-chan error) error {
-	started := []byte(fmt.Sprintf(`"type":"phase.started","data":{"phase":%q}`, phase))
+	started := []byte(fmt.Sprintf(`"type":"phase.started","data":{"phase":%q`, phase))
 	for {
 		logs, err := filepath.Glob(filepath.Join(state, "sbxpair", "runs", "*", "events.jsonl"))
 		if err != nil {
@@ -438,24 +444,20 @@ func daemon(t *testing.T, s *stage.Stage) int {
 
 // What the agent does or does not do decides the outcome, not its exit code.
 func TestOutcomes(t *testing.T) {
-	say := func(text string) model.Step { return model.Step{Text: text, Usage: model.Usage{Input: 10, Output: 1}} }
-	do := func(command string) model.Step {
-		return model.Step{Calls: []model.Call{{Tool: "bash", Args: map[string]any{"command": command, "description": "do it"}}}}
-	}
 	for name, tt := range map[string]struct {
 		steps []model.Step
 		code  int
 		text  string
 	}{
 		"nothing done":        {[]model.Step{say("Looks fine to me.")}, 8, "nothing"},
-		"verify fails":        {[]model.Step{do("echo '# no fix' >> slugify.sh"), say("Done.")}, 1, "sh test.sh"},
-		"workflow is touched": {[]model.Step{do("mkdir -p .github/workflows; echo x > .github/workflows/x.yml; printf '#!/bin/sh\\nexit 0\\n' > test.sh"), say("Done.")}, 6, ".github/workflows/x.yml"},
+		"verify fails":        {[]model.Step{bash("echo '# no fix' >> slugify.sh"), say("Done.")}, 1, "sh test.sh"},
+		"workflow is touched": {[]model.Step{bash("mkdir -p .github/workflows; echo x > .github/workflows/x.yml; printf '#!/bin/sh\\nexit 0\\n' > test.sh"), say("Done.")}, 6, ".github/workflows/x.yml"},
 		// The fix is in a file that .gitignore hides: it would not be delivered, so it must not count.
-		"fix is hidden":      {[]model.Step{do("cat slugify.sh > real.sh; " + fixWith("real.sh") + "; printf '#!/bin/sh\\nexec sh ./real.sh \"$@\"\\n' > slugify.sh; echo real.sh > .gitignore; sh test.sh"), say("Done.")}, 1, "sh test.sh"},
-		"secret in a binary": {[]model.Step{do(fixWith("slugify.sh") + "; printf 'github_pat_%022d_%059d\\0' 1 2 > data.bin"), say("Done.")}, 6, "data.bin"},
+		"fix is hidden":      {[]model.Step{bash("cat slugify.sh > real.sh; " + fixWith("real.sh") + "; printf '#!/bin/sh\\nexec sh ./real.sh \"$@\"\\n' > slugify.sh; echo real.sh > .gitignore; sh test.sh"), say("Done.")}, 1, "sh test.sh"},
+		"secret in a binary": {[]model.Step{bash(fixWith("slugify.sh") + "; printf 'github_pat_%022d_%059d\\0' 1 2 > data.bin"), say("Done.")}, 6, "data.bin"},
 		// A process that hides from the search by environment swaps the file once the end state is taken.
-		"swapped behind": {[]model.Step{do("env -i setsid sh -c 'while ! ls -d /tmp/sbxpair-end.* >/dev/null 2>&1; do sleep 0.05; done; " + "sleep 0.3; cd $PWD; sed -i s/+/x/ test.sh' >/dev/null 2>&1 &"), say("Done.")}, 8, "nothing"},
-		"escapes":        {[]model.Step{do("printf '#!/bin/sh\\nprintf \"\\\\033]0;pwned\\\\007\"; exit 3\\n' > test.sh"), say("Done.")}, 1, "exit 3"},
+		"swapped behind": {[]model.Step{bash("env -i setsid sh -c 'while ! ls -d /tmp/sbxpair-end.* >/dev/null 2>&1; do sleep 0.05; done; " + "sleep 0.3; cd $PWD; sed -i s/+/x/ test.sh' >/dev/null 2>&1 &"), say("Done.")}, 8, "nothing"},
+		"escapes":        {[]model.Step{bash("printf '#!/bin/sh\\nprintf \"\\\\033]0;pwned\\\\007\"; exit 3\\n' > test.sh"), say("Done.")}, 1, "exit 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, stage.Options{Scripts: []model.Script{{Steps: tt.steps}}})

@@ -1,0 +1,112 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sbxpair/sbxpair/agent"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
+	"github.com/sbxpair/sbxpair/workspace"
+)
+
+// Bounds of what one event carries.
+const (
+	maxMessage = 4 << 10
+	maxOutput  = 16 << 10
+)
+
+// guest runs the commands of agent and workspace in one sandbox: both packages state what they need of a machine, and
+// this is that machine.
+type guest struct {
+	box    *pair.Sandbox
+	redact []secrets.Value
+}
+
+func (g guest) Run(ctx context.Context, c workspace.Command) (int, error) {
+	spec := sbx.ExecSpec{Argv: c.Argv, User: c.User, Dir: c.Dir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Redact: g.redact, KillTree: true}
+	for _, entry := range c.Env {
+		name, value, _ := strings.Cut(entry, "=")
+		spec.Env = append(spec.Env, sbx.EnvVar{Name: name, Value: value})
+	}
+	res, err := g.box.Exec(ctx, spec)
+	return res.Code, err
+}
+
+// agentGuest is guest for package agent, whose Command has the same form.
+type agentGuest struct{ guest }
+
+func (g agentGuest) Run(ctx context.Context, c agent.Command) (int, error) {
+	return g.guest.Run(ctx, workspace.Command(c))
+}
+
+func (r *run) guest() guest {
+	return guest{r.pair.Agent, []secrets.Value{r.agentToken, r.githubToken}}
+}
+
+// lost returns an error that matches [pair.ErrLost] if the engine no longer runs the agent sandbox.
+func (r *run) lost(ctx context.Context) error {
+	box, err := r.engine.Get(ctx, r.pair.Agent.Name)
+	switch {
+	case errors.Is(err, sbx.ErrNotFound):
+		return fmt.Errorf("%w: %s", pair.ErrLost, r.pair.Agent.Name)
+	case err != nil:
+		return err
+	case box.Status != sbx.StatusRunning:
+		return fmt.Errorf("%w: %s is %s", pair.ErrLost, r.pair.Agent.Name, box.Status)
+	}
+	return nil
+}
+
+// list joins at most n of names.
+func list(names []string, n int) string {
+	if len(names) > n {
+		return strings.Join(names[:n], ", ") + ", …"
+	}
+	return strings.Join(names, ", ")
+}
+
+// commitMessage makes the subject of the commit that holds what the agent did not commit itself.
+func commitMessage(task string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(task), "\n")
+	return cut(line, 72)
+}
+
+// cut shortens s to at most n bytes at a letter's end.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return cut(line, 200)
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return cut(lines[len(lines)-1], 200)
+}
+
+// tailWriter keeps the last maxOutput bytes written to it.
+type tailWriter struct{ buf []byte }
+
+func (t *tailWriter) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if len(t.buf) > 2*maxOutput {
+		t.buf = append(t.buf[:0], t.buf[len(t.buf)-maxOutput:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tailWriter) String() string {
+	if len(t.buf) > maxOutput {
+		return strings.ToValidUTF8(string(t.buf[len(t.buf)-maxOutput:]), "")
+	}
+	return strings.ToValidUTF8(string(t.buf), "\uFFFD")
+}

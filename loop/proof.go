@@ -1,0 +1,51 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sbxpair/sbxpair/config"
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/provision"
+)
+
+func (r *run) prove(ctx context.Context) (string, error) {
+	proof, err := r.takeProof(ctx)
+	r.proven = err == nil
+	if err == nil && !r.upOnly {
+		err = r.checkBase(ctx)
+	}
+	return fmt.Sprintf("%d answers as expected", len(proof.Probes)), err
+}
+
+// takeProof asks from inside both sandboxes whether the pair is as planned, and records the answers.
+func (r *run) takeProof(ctx context.Context) (events.Proof, error) {
+	proof, err := provision.Prove(ctx, r.pair, r.plan, r.agentToken, r.githubToken)
+	r.log.Emit(proof)
+	r.proofs++
+	return proof, err
+}
+
+// checkBase makes sure, from the github sandbox and before any work is paid for, that the result could be delivered.
+func (r *run) checkBase(ctx context.Context) error {
+	client, repo, err := r.github()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, found, err := client.Branch(ctx, repo, r.baseBranch())
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%w: %s has no branch %q to merge into; name one with --base", config.ErrInvalid, repo, r.baseBranch())
+	}
+	pushed, err := client.HasCommit(ctx, repo, r.state.Workspace.Base)
+	if err != nil {
+		return err
+	}
+	if !pushed {
+		return fmt.Errorf("%w: the checkout's commit %.12s is not on %s yet; push it first", config.ErrInvalid, r.state.Workspace.Base, repo)
+	}
+	return nil
+}

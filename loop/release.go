@@ -1,0 +1,84 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/pair"
+)
+
+// finish releases the pair and closes the record, whatever happened before.
+func (r *run) finish(ctx context.Context, err error, panicked any) error {
+	if panicked != nil {
+		err = fmt.Errorf("%w: internal error: %v", ErrFailed, panicked)
+	}
+	if r.log == nil { // the log could not even be created
+		_, releaseErr := r.pair.Release(ctx, Outcome(err), time.Duration(r.req.Config.Limits.Release))
+		return errors.Join(err, releaseErr)
+	}
+	r.blocked(ctx)
+	r.conclude(err)
+	if r.keep(err) && panicked == nil {
+		r.result.Kept = true
+		err = errors.Join(err, r.pair.Keep(r.result.Outcome, r.plan.Agent.Environment()))
+	} else {
+		err = errors.Join(err, r.release(ctx))
+	}
+	r.conclude(err)
+	r.log.Emit(events.RunEnded{Outcome: r.result.Outcome, Error: r.result.Reason, Took: r.result.Took})
+	err = errors.Join(err, r.receipt(), r.log.Close())
+	if panicked != nil {
+		panic(panicked)
+	}
+	return err
+}
+
+// keep reports whether the pair stays: asked for, or the point of it all. A pair that was never proven does not.
+func (r *run) keep(err error) bool { return r.proven && (r.req.Keep || r.upOnly && err == nil) }
+
+func (r *run) release(ctx context.Context) error {
+	r.log.Emit(events.PhaseStarted{Phase: events.PhaseRelease})
+	start := time.Now()
+	released, releaseErr := r.pair.Release(ctx, r.result.Outcome, time.Duration(r.req.Config.Limits.Release))
+	releaseErr = errors.Join(releaseErr, RemoveWorkspace(r.result.Dir))
+	done := events.Released{Removed: released.Removed}
+	if releaseErr != nil {
+		done.Left = r.id.Names()
+	}
+	r.log.Emit(done)
+	r.ended(events.PhaseRelease, 0, time.Since(start), "", releaseErr)
+	return releaseErr
+}
+
+// receipt writes the run's summary beside its log, with the hash that closes the log's chain.
+func (r *run) receipt() error {
+	return writeReceipt(filepath.Join(r.result.Dir, "receipt.json"), r)
+}
+
+// blocked asks the engine which hosts the pair was refused, for the record. A failure to find out is noted, not fatal.
+func (r *run) blocked(ctx context.Context) {
+	if r.pair == nil || r.plan.Run == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	seen, err := r.engine.PolicyLog(ctx, "", 0)
+	if err != nil {
+		r.log.Emit(events.Noted{Text: "the engine's policy log could not be read: " + err.Error()})
+		return
+	}
+	for _, e := range seen.Blocked {
+		run, role, ours := pair.ParseName(e.Sandbox)
+		count := e.Count - r.proofs*r.plan.Probed(role, e.Host)
+		if !ours || run != r.id || count <= 0 {
+			continue
+		}
+		b := events.Blocked{Role: string(role), Host: e.Host, Reason: e.Reason, Count: count}
+		r.result.Blocked = append(r.result.Blocked, b)
+		r.log.Emit(b)
+	}
+}
