@@ -175,6 +175,19 @@ type Blocked struct {
 	Count  int    `json:"count"`
 }
 
+// Granted says that further hosts were opened to a sandbox while the pair was in place.
+type Granted struct {
+	Role  string   `json:"role"`
+	Hosts []string `json:"hosts"` // as rules name them
+}
+
+// Revoked says that hosts which were granted are closed again.
+type Revoked struct {
+	Role   string   `json:"role"`
+	Hosts  []string `json:"hosts"`
+	Reason string   `json:"reason,omitempty"`
+}
+
 // Noted is a warning or a remark that a person should see.
 type Noted struct {
 	Text string `json:"text"`
@@ -208,6 +221,8 @@ func (EndState) Kind() string     { return "end-state" }
 func (Gated) Kind() string        { return "gated" }
 func (Delivered) Kind() string    { return "delivered" }
 func (Blocked) Kind() string      { return "blocked" }
+func (Granted) Kind() string      { return "granted" }
+func (Revoked) Kind() string      { return "revoked" }
 func (Noted) Kind() string        { return "noted" }
 func (Released) Kind() string     { return "released" }
 func (RunEnded) Kind() string     { return "run.ended" }

@@ -145,6 +145,9 @@ func (r *run) phase(ctx context.Context, name events.Phase) error {
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err) // which signal, which limit
 	}
+	if noteErr := r.noteGrants(); noteErr != nil {
+		err = errors.Join(err, noteErr)
+	}
 	r.ended(name, attempt, time.Since(start), detail, err)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)

@@ -20,7 +20,11 @@ func (r *run) prove(ctx context.Context) (string, error) {
 
 // takeProof asks from inside both sandboxes whether the pair is as planned, and records the answers.
 func (r *run) takeProof(ctx context.Context) (events.Proof, error) {
-	proof, err := provision.Prove(ctx, r.pair, r.plan, r.agentToken, r.githubToken)
+	plan, err := r.grants().Plan(r.plan)
+	if err != nil {
+		return events.Proof{}, err
+	}
+	proof, err := provision.Prove(ctx, r.pair, plan, r.agentToken, r.githubToken)
 	r.log.Emit(proof)
 	r.proofs++
 	return proof, err

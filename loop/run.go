@@ -28,7 +28,8 @@ var (
 	ErrNoAgent = errors.New("no agent")            // its CLI is not in the sandbox
 	ErrNothing = errors.New("nothing to deliver")  // the agent changed nothing
 	ErrRefused = errors.New("refused by the gate") // what the agent left may not be delivered
-	ErrBudget  = errors.New("budget spent")        // a limit of time, turns, tokens or money ended the work
+	ErrNoPlan  = errors.New("no plan on record")
+	ErrBudget  = errors.New("budget spent") // a limit of time, turns, tokens or money ended the work
 )
 
 // Request is what [Run] is asked to do.
@@ -181,6 +182,7 @@ type run struct {
 	pair        *pair.Pair
 	proven      bool
 	proofs      int          // how often the proof was taken
+	granted     int          // how many grants and revocations are in the record
 	agentResult agent.Result // of the last session that worked on the task
 	fresh       int          // index of the first session of this pair: the CLI's state of earlier ones went with their sandbox
 	bounds      github.Bounds
@@ -201,7 +203,7 @@ func (r *run) do(ctx context.Context) (err error) {
 		return err
 	}
 	r.result.Run, r.result.Dir = r.id, r.req.Store.Dir(r.id)
-	r.result.Log = filepath.Join(r.result.Dir, "events.jsonl")
+	r.result.Log = filepath.Join(r.result.Dir, eventLog)
 	defer func() { err = r.finish(ctx, err, recover()) }()
 	if r.log, err = events.Create(r.result.Log, string(r.id), r.redact.Bytes, r.req.Sink); err != nil {
 		return err

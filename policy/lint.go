@@ -15,14 +15,16 @@ const (
 	TooWide  Problem = "too wide"
 	Inert    Problem = "inert"    // can never take effect
 	Shadowed Problem = "shadowed" // another rule decides everything it covers
+	// LookAlike is a name that reads like one of a role's own hosts and belongs to somebody else.
+	LookAlike Problem = "look-alike"
 )
 
 // A Finding is something wrong with a rule.
 type Finding struct {
-	Problem  Problem
-	Rule     string // Rule.Label, may be empty for a rule that is not stored
-	Resource Resource
-	Detail   string
+	Problem  Problem  `json:"problem"`
+	Rule     string   `json:"rule,omitempty"` // Rule.Label, may be empty for a rule that is not stored
+	Resource Resource `json:"resource"`
+	Detail   string   `json:"detail"`
 }
 
 func (f Finding) String() string {
@@ -65,6 +67,7 @@ func (r Resource) Wide() string {
 // Lint returns what is wrong with rules as one set, in their order.
 func Lint(rules []Rule) []Finding {
 	var found []Finding
+	known := knownHosts()
 	for i, r := range rules {
 		for _, res := range r.Resources {
 			add := func(p Problem, detail string) { found = append(found, Finding{p, r.Label(), res, detail}) }
@@ -78,30 +81,45 @@ func Lint(rules []Rule) []Finding {
 				add(Inert, err.Error())
 			}
 			if other, ok := shadow(rules, i, res); ok {
-				add(Shadowed, "denied by "+other)
+				add(Shadowed, other)
+			}
+			if like := res.looksLike(known); like != "" {
+				add(LookAlike, "reads like "+like+", and is another domain")
 			}
 		}
 	}
 	return found
 }
 
-// shadow looks for a plain deny that covers all of one allowed resource.
+// shadow looks for the rule that decides all of one allowed resource: a plain deny that covers it, or a plain allow that
+// makes this one superfluous. Of two that say the same the later one is the superfluous one.
 func shadow(rules []Rule, i int, res Resource) (string, bool) {
+	allowed := ""
 	for j, r := range rules {
-		if j == i || r.Effect != Deny || r.HTTP() {
+		if j == i || r.HTTP() {
 			continue
 		}
-		for _, d := range r.Resources {
-			if d.includes(res) {
-				return d.String(), true
+		for _, other := range r.Resources {
+			if !other.Includes(res) {
+				continue
+			}
+			if r.Effect == Deny {
+				return "denied by " + other.String(), true
+			}
+			same := other == res && !rules[i].HTTP()
+			if allowed == "" && (!same || j < i) {
+				allowed = "allowed already by " + other.String()
+				if rules[i].HTTP() {
+					allowed += ", with every path"
+				}
 			}
 		}
 	}
-	return "", false
+	return allowed, allowed != ""
 }
 
-// includes reports whether everything that o covers is covered by r.
-func (r Resource) includes(o Resource) bool {
+// Includes reports whether everything that o covers is covered by r, as far as their forms tell.
+func (r Resource) Includes(o Resource) bool {
 	if r.port != 0 && r.port != o.port {
 		return false
 	}

@@ -397,8 +397,10 @@ func TestProfiles(t *testing.T) {
 				t.Errorf("%s: %+v: %v", p.Role, r, err)
 			}
 		}
-		if found := policy.Lint(append(hosts, requests...)); len(found) > 0 {
-			t.Errorf("%s: %v", p.Role, found)
+		for _, rules := range [][]policy.Rule{hosts, requests} {
+			if found := policy.Lint(rules); len(found) > 0 {
+				t.Errorf("%s: %v", p.Role, found)
+			}
 		}
 	}
 	requests, _ := gh.Requests()
@@ -688,5 +690,50 @@ func TestResourceJSON(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(`["*com"]`), &out); err == nil {
 		t.Error("a bad resource is read from a file")
+	}
+}
+
+func TestLintNamesLookAlikesAndWhatIsSuperfluous(t *testing.T) {
+	rule := func(effect policy.Effect, text, path string) policy.Rule {
+		res, err := policy.ParseResource(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := policy.Rule{ID: text, Effect: effect, Resources: []policy.Resource{res}}
+		if path != "" {
+			pat, err := policy.ParsePathPattern(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Paths = []policy.PathPattern{pat}
+		}
+		return r
+	}
+	for text, like := range map[string]string{
+		"github.com.elsewhere.test": "github.com", "evil-github.com": "github.com", "notgithub.com": "github.com", "githib.com": "github.com",
+		"gihtub.com": "github.com", "github.co": "github.com", "g1thub.com": "github.com", "gıthub.com": "github.com", "api.githubcopi1ot.com": "api.githubcopilot.com",
+		"*.openal.com": "api.openai.com", "anthroplc.com:443": "api.anthropic.com", "аnthropic.com": "api.anthropic.com",
+		"docs.github.com": "", "gitlab.com": "", "example.com": "", "uploads.github.com": "", "10.0.0.0/8": "", "githubusercontent.com": "", "opencode.ai": "",
+	} {
+		found := policy.Lint([]policy.Rule{rule(policy.Allow, text, "")})
+		switch {
+		case like == "" && len(found) > 0, like != "" && (len(found) != 1 || found[0].Problem != policy.LookAlike || !strings.Contains(found[0].Detail, like+",")):
+			t.Errorf("%s: %v, want like %q", text, found, like)
+		}
+	}
+	for _, tt := range []struct {
+		rules []policy.Rule
+		want  string
+	}{
+		{[]policy.Rule{rule(policy.Allow, "**.example.com", ""), rule(policy.Allow, "a.example.com:443", "")}, "allowed already by **.example.com"},
+		{[]policy.Rule{rule(policy.Allow, "a.example.com", ""), rule(policy.Allow, "a.example.com", "")}, "allowed already by a.example.com"},
+		{[]policy.Rule{rule(policy.Allow, "a.example.com", "/x/**"), rule(policy.Allow, "a.example.com", "")}, "with every path"},
+		{[]policy.Rule{rule(policy.Allow, "a.example.com", ""), rule(policy.Deny, "a.example.com", "/x/**")}, ""},
+		{[]policy.Rule{rule(policy.Allow, "a.example.com:443", ""), rule(policy.Allow, "a.example.com:80", "")}, ""},
+	} {
+		found := policy.Lint(tt.rules)
+		if (len(found) == 1 && strings.Contains(found[0].Detail, tt.want)) != (tt.want != "") || len(found) > 1 {
+			t.Errorf("%v: found %v, want %q", tt.rules, found, tt.want)
+		}
 	}
 }

@@ -33,8 +33,17 @@ type Rule struct {
 	Resource string   `json:"resource"`
 	Methods  []string `json:"methods,omitempty"` // of HTTP; empty: all
 	Path     string   `json:"path,omitempty"`    // pattern; empty: the rule is about the whole host
+	Layer    string   `json:"layer"`             // who asks for it: LayerProfile and the others
 	Reason   string   `json:"reason"`
 }
+
+// The layers of a plan's rules. Deny wins over all of them.
+const (
+	LayerProfile = "profile"       // what the role cannot do without
+	LayerAllow   = "network.allow" // the operator's, for the agent sandbox
+	LayerDeny    = "network.deny"  // the operator's, for both
+	LayerGrant   = "grant"         // given while the pair is in place
+)
 
 // Binding ties a credential to a sandbox. It holds no value.
 type Binding struct {
@@ -123,7 +132,7 @@ func New(in Input) (Plan, error) {
 	if err != nil {
 		return Plan{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	deny, err := resources(in.Deny, "network.deny")
+	deny, err := resources(in.Deny, LayerDeny)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -135,10 +144,8 @@ func New(in Input) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	for _, own := range append(at.Hosts(), "any."+at.Host) { // the last one stands for the host's other names
-		if wide := covering(agentRules, own); wide != "" && !slices.Contains(agentProfile.Bound(), own) {
-			return Plan{}, fmt.Errorf("%w: %q would let the agent sandbox reach %s, which belongs to the github sandbox; take it out of network.allow", ErrRefused, wide, own)
-		}
+	if wide, own := crosses(agentRules, at, agentProfile.Bound()); wide != "" {
+		return Plan{}, fmt.Errorf("%w: %q would let the agent sandbox reach %s, which belongs to the github sandbox; take it out of network.allow", ErrRefused, wide, own)
 	}
 	bound := slices.DeleteFunc(agentProfile.Bound(), func(host string) bool { return covering(agentRules, host) == "" })
 	if len(bound) == 0 {
@@ -169,6 +176,17 @@ func New(in Input) (Plan, error) {
 	}, nil
 }
 
+// crosses returns the rule of the agent that reaches a host of the github sandbox, and that host. Hosts to which the
+// agent's own credential is bound are its own.
+func crosses(list []Rule, at policy.GitHub, bound []string) (resource, host string) {
+	for _, own := range append(at.Hosts(), "any."+at.Host) { // the last one stands for the host's other names
+		if wide := covering(list, own); wide != "" && !slices.Contains(bound, own) {
+			return wide, own
+		}
+	}
+	return "", ""
+}
+
 // agentBinding gives the agent its credential. For Copilot the built-in github service holds the token too: scoped to
 // the agent sandbox it also shadows a global one. The placeholder has the shape of a real credential, since some CLIs
 // look at that before they send anything.
@@ -193,7 +211,7 @@ func rules(profile policy.Profile, paths bool, allow []string, deny []Rule) ([]R
 	if err != nil {
 		return nil, err
 	}
-	own, err := resources(allow, "network.allow")
+	own, err := resources(allow, LayerAllow)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +236,7 @@ func needs(profile policy.Profile, paths bool) ([]Rule, error) {
 		}
 		var list []Rule
 		for _, r := range hosts {
-			list = append(list, Rule{Resource: r.Resources[0].String(), Reason: r.Reason})
+			list = append(list, Rule{Resource: r.Resources[0].String(), Layer: LayerProfile, Reason: r.Reason})
 		}
 		return list, nil
 	}
@@ -231,7 +249,7 @@ func needs(profile policy.Profile, paths bool) ([]Rule, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 		}
-		rule := Rule{Resource: parsed.String(), Methods: need.Methods, Reason: need.Reason}
+		rule := Rule{Resource: parsed.String(), Methods: need.Methods, Layer: LayerProfile, Reason: need.Reason}
 		if len(need.Paths) == 0 {
 			list = append(list, rule)
 		}
@@ -244,17 +262,17 @@ func needs(profile policy.Profile, paths bool) ([]Rule, error) {
 }
 
 // resources parses what an operator wrote, and refuses what is too wide to be meant.
-func resources(list []string, reason string) ([]Rule, error) {
+func resources(list []string, layer string) ([]Rule, error) {
 	var out []Rule
 	for _, text := range list {
 		parsed, err := policy.ParseResource(text)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %s: %w", ErrRefused, reason, err)
+			return nil, fmt.Errorf("%w: %s: %w", ErrRefused, layer, err)
 		}
-		if wide := parsed.Wide(); wide != "" && reason == "network.allow" {
-			return nil, fmt.Errorf("%w: %s: %q is too wide: %s", ErrRefused, reason, text, wide)
+		if wide := parsed.Wide(); wide != "" && layer != LayerDeny {
+			return nil, fmt.Errorf("%w: %s: %q is too wide: %s", ErrRefused, layer, text, wide)
 		}
-		out = append(out, Rule{Resource: parsed.String(), Reason: reason})
+		out = append(out, Rule{Resource: parsed.String(), Layer: layer, Reason: "the operator asks for it"})
 	}
 	return out, nil
 }

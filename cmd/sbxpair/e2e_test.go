@@ -310,6 +310,14 @@ func hostCommandLines(t *testing.T) []string {
 // The verbs that take the steps one at a time.
 func TestStepByStep(t *testing.T) {
 	s := open(t, stage.Options{})
+	text, err := os.ReadFile(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.Replace(text, []byte("resolve:"), []byte("resolve:\n        "+grantable+": 127.0.0.1:9"), 1)
+	if err := os.WriteFile(s.Config, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	sbxpair(t, s, "plan", "--repo", stage.FullName, "--dir", s.Work).want(t, 0, "/repos/octo/slugify/**", "policy init", "13 engine calls")
 	if ls := sbxpair(t, s, "ls", "--all"); ls.stdout != "" {
 		t.Errorf("plan made something: %q", ls.stdout)
@@ -334,6 +342,7 @@ func TestStepByStep(t *testing.T) {
 		t.Errorf("copied back %q, %v", text, err)
 	}
 	shell(t, s)
+	grants(t, s, run)
 	sbxpair(t, s, "github", "issue", "create", "--title", "An issue", "--body", "With text").want(t, 0, "/issues/1")
 	sbxpair(t, s, "github", "comment", "--number", "1", "--body", "A comment").want(t, 0, "#issuecomment")
 	sbxpair(t, s, "github", "comment", "--number", "99", "--body", "x").want(t, 1, "404 Not Found")
@@ -348,6 +357,32 @@ func TestStepByStep(t *testing.T) {
 		t.Error(problem)
 	}
 }
+
+// grants opens a host to the agent sandbox of a pair in place, sees that it is open, and closes it again. Nothing listens
+// there: what tells the policy's answer from the host's is the block page.
+func grants(t *testing.T, s *stage.Stage, run string) {
+	t.Helper()
+	ask := func() string {
+		return sbxpair(t, s, "exec", "--", "curl", "-s", "--max-time", "20", "https://"+grantable+"/").stdout
+	}
+	if said := ask(); !strings.Contains(said, grantable) {
+		t.Errorf("before the grant: %q, want the block page", said)
+	}
+	sbxpair(t, s, "grant", run).want(t, 0, "refused "+grantable+":443", "sbxpair grant "+run)
+	sbxpair(t, s, "grant", run, "github.com").want(t, 6, "belongs to the github sandbox")
+	sbxpair(t, s, "grant", run, grantable+":443").want(t, 0, "granted "+grantable)
+	sbxpair(t, s, "policy", "explain", "--run", run, grantable).want(t, 0, "agent: allowed", "layer   grant", "github: denied")
+	if said := ask(); strings.Contains(said, "policy") {
+		t.Errorf("after the grant: %q", said)
+	}
+	sbxpair(t, s, "revoke", run).want(t, 0, "revoked "+grantable)
+	if said := ask(); !strings.Contains(said, grantable) {
+		t.Errorf("after the revocation: %q, want the block page", said)
+	}
+}
+
+// grantable is a host that nobody may reach at first.
+const grantable = "docs.example.com"
 
 // shell opens a shell on a terminal, sees that it is one, and leaves it with a code.
 func shell(t *testing.T, s *stage.Stage) {

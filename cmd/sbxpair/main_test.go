@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sbxpair/sbxpair/fixtures/fakesbx/fake"
 )
 
 // beCommand makes the test binary act as sbxpair: the end-to-end tests start it as a process of its own.
@@ -17,10 +19,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(beCommand) != "" {
 		main()
 	}
-	testscript.Main(m, map[string]func(){"sbxpair": main})
+	testscript.Main(m, map[string]func(){"sbxpair": main, "fakesbx": fake.Main})
 }
 
-// TestScripts runs the command as a user would, without any engine.
+// TestScripts runs the command as a user would, without any engine but the fake one that some scripts name.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",

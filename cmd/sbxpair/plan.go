@@ -1,55 +1,31 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 
-	"github.com/adrg/xdg"
 	"github.com/spf13/cobra"
 
-	"github.com/sbxpair/sbxpair/loop"
 	"github.com/sbxpair/sbxpair/provision"
 )
 
 func newPlanCmd(a *app) *cobra.Command {
-	var repo string
-	var allow, deny []string
+	var flags hostFlags
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Print the pair that a run would make, and make nothing", Args: usage(cobra.NoArgs),
 		Long: "Prints names, mounts, rules with their reasons, secret bindings and the engine calls to be made. Needs no credential\nand changes nothing.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			set := map[string]any{}
-			for key, value := range map[string]any{"github.repo": repo, "network.allow": anyList(allow), "network.deny": anyList(deny)} {
-				if cmd.Flags().Changed(flagOf(key)) {
-					set[key] = value
-				}
+			plan, err := a.planFor(cmd, "", &flags)
+			if err != nil {
+				return err
 			}
-			return runPlan(cmd.Context(), a, set)
+			return a.print(plan, func(w io.Writer) { printPlan(w, plan) })
 		},
 	}
-	cmd.Flags().StringVar(&repo, "repo", "", "repository on GitHub, OWNER/NAME (default: the checkout's origin)")
-	cmd.Flags().StringSliceVar(&allow, "allow", nil, "further hosts that the agent may reach")
-	cmd.Flags().StringSliceVar(&deny, "deny", nil, "hosts that neither sandbox may reach")
+	flags.add(cmd)
 	return cmd
-}
-
-func runPlan(ctx context.Context, a *app, set map[string]any) error {
-	loaded, err := a.settings(set)
-	if err != nil {
-		return err
-	}
-	plan, err := loop.Plan(ctx, loop.Request{
-		Dir: a.dir, Config: loaded.Config, Version: a.version, Locate: a.locator(loaded.Config.Engine),
-		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, AllowDirty: true,
-	})
-	if err != nil {
-		return err
-	}
-	return a.print(plan, func(w io.Writer) { printPlan(w, plan) })
 }
 
 func printPlan(w io.Writer, p provision.Plan) {

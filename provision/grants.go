@@ -1,0 +1,161 @@
+package provision
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/sbx"
+)
+
+// maxGrants bounds how much a run may grow while it is in place: whoever needs more wants another configuration.
+const maxGrants = 32
+
+// GrantEngine is what grants need of an engine's client. Each change is read back.
+type GrantEngine interface {
+	PolicyAllow(ctx context.Context, rule sbx.PolicyRule) ([]string, error)
+	PolicyRemove(ctx context.Context, ref sbx.RuleRef) error
+}
+
+// Grants is the record of the hosts that were opened to a pair's agent sandbox while it was in place. It is a file of its
+// own beside the run's log, since it is written by other processes than the run's.
+type Grants struct {
+	path string
+	run  pair.RunID
+}
+
+// GrantsIn returns the record in a run's folder. Nothing is made before the first grant.
+func GrantsIn(dir string, run pair.RunID) Grants {
+	return Grants{filepath.Join(dir, "grants.jsonl"), run}
+}
+
+// Events returns what was granted and revoked, oldest first: [events.Granted] and [events.Revoked].
+func (g Grants) Events() ([]events.Payload, error) {
+	list, err := events.ReadFile(g.path)
+	if err != nil {
+		return nil, fmt.Errorf("read grants: %w", err)
+	}
+	var out []events.Payload
+	for _, e := range list {
+		var err error
+		switch e.Type {
+		case (events.Granted{}).Kind():
+			var p events.Granted
+			err = json.Unmarshal(e.Data, &p)
+			out = append(out, p)
+		case (events.Revoked{}).Kind():
+			var p events.Revoked
+			err = json.Unmarshal(e.Data, &p)
+			out = append(out, p)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read grants: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// Current lists the hosts that are granted now.
+func (g Grants) Current() ([]string, error) {
+	list, err := g.Events()
+	if err != nil {
+		return nil, err
+	}
+	var hosts []string
+	for _, e := range list {
+		switch e := e.(type) {
+		case events.Granted:
+			hosts = append(hosts, e.Hosts...)
+		case events.Revoked:
+			hosts = slices.DeleteFunc(hosts, func(h string) bool { return slices.Contains(e.Hosts, h) })
+		}
+	}
+	return hosts, nil
+}
+
+// Plan returns the plan as it is with the current grants.
+func (g Grants) Plan(p Plan) (Plan, error) {
+	hosts, err := g.Current()
+	if err != nil || len(hosts) == 0 {
+		return p, err
+	}
+	p, _, err = p.Grant(hosts)
+	return p, err
+}
+
+// Give opens hosts to the agent sandbox of a pair that is in place, within the plan's bounds, and returns what was new.
+// It is on record before it is done. The error matches [ErrRefused] if the bounds do not allow it.
+func (g Grants) Give(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
+	p, err := g.Plan(p)
+	if err != nil {
+		return nil, err
+	}
+	_, fresh, err := p.Grant(hosts)
+	if err != nil || len(fresh) == 0 {
+		return []string{}, err
+	}
+	now, err := g.Current()
+	if err != nil {
+		return nil, err
+	}
+	if n := len(now) + len(fresh); n > maxGrants {
+		return nil, fmt.Errorf("%w: %d grants are more than the %d that one run may have; put the hosts into network.allow", ErrRefused, n, maxGrants)
+	}
+	var given []string
+	for _, r := range fresh {
+		given = append(given, r.Resource)
+	}
+	if err := g.note(events.Granted{Role: string(pair.RoleAgent), Hosts: given}); err != nil {
+		return nil, err
+	}
+	for i, r := range given {
+		_, err := engine.PolicyAllow(ctx, sbx.PolicyRule{Sandbox: p.Agent.Name, Decision: sbx.Allow, Resources: []string{r}})
+		if err != nil { // one rule each, so that each can be taken back
+			failed := g.note(events.Revoked{Role: string(pair.RoleAgent), Hosts: given[i:], Reason: "the engine did not take it"})
+			return given[:i], errors.Join(fmt.Errorf("grant %s: %w", r, err), failed)
+		}
+	}
+	return given, nil
+}
+
+// Take closes granted hosts again; none named are all. It is on record once it is done.
+func (g Grants) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
+	now, err := g.Current()
+	if err != nil {
+		return nil, err
+	}
+	asked, err := resources(hosts, LayerGrant)
+	if err != nil {
+		return nil, err
+	}
+	taken := now
+	if len(asked) > 0 {
+		taken = nil
+	}
+	for _, r := range asked {
+		if !slices.Contains(now, r.Resource) {
+			return nil, fmt.Errorf("%w: %s is not granted; granted are: %v", ErrRefused, r.Resource, now)
+		}
+		taken = append(taken, r.Resource)
+	}
+	done := []string{}
+	for _, r := range taken {
+		if err := engine.PolicyRemove(ctx, sbx.RuleRef{Sandbox: p.Agent.Name, Resources: []string{r}}); err != nil {
+			return done, fmt.Errorf("revoke %s: %w", r, err)
+		}
+		if err := g.note(events.Revoked{Role: string(pair.RoleAgent), Hosts: []string{r}}); err != nil {
+			return done, err
+		}
+		done = append(done, r)
+	}
+	return done, nil
+}
+
+func (g Grants) note(p events.Payload) error {
+	return events.Append(g.path, string(g.run), func(b []byte) []byte { return b }, p) // hosts are no secrets
+}

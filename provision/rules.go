@@ -1,0 +1,279 @@
+package provision
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/policy"
+)
+
+// Rules are the spec's rules as package policy decides by them. A rule's ID is its text.
+func (s Spec) Rules() ([]policy.Rule, error) {
+	var out []policy.Rule
+	for _, list := range []struct {
+		effect policy.Effect
+		rules  []Rule
+	}{{policy.Deny, s.Deny}, {policy.Allow, s.Allow}} {
+		for _, r := range list.rules {
+			rule, err := r.rule(list.effect)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, rule)
+		}
+	}
+	return out, nil
+}
+
+func (r Rule) rule(effect policy.Effect) (policy.Rule, error) {
+	res, err := policy.ParseResource(r.Resource)
+	if err != nil {
+		return policy.Rule{}, err
+	}
+	out := policy.Rule{ID: r.String(), Effect: effect, Resources: []policy.Resource{res}, Methods: r.Methods, Layer: r.Layer, Reason: r.Reason}
+	if r.Path != "" {
+		pattern, err := policy.ParsePathPattern(r.Path)
+		if err != nil {
+			return policy.Rule{}, err
+		}
+		out.Paths = []policy.PathPattern{pattern}
+	}
+	return out, nil
+}
+
+// String is the rule in one line, without its reason.
+func (r Rule) String() string {
+	return strings.TrimSpace(strings.Join(r.Methods, ",") + " " + r.Resource + r.Path)
+}
+
+// An Explanation says what a role's rules do with one request, and why.
+type Explanation struct {
+	Role    pair.Role `json:"role"`
+	Allowed bool      `json:"allowed"`
+	Rule    string    `json:"rule,omitempty"`  // that decides; empty: none does, and what nothing allows is denied
+	Layer   string    `json:"layer,omitempty"` // of that rule
+	Reason  string    `json:"reason"`          // why the rule is there
+	Detail  string    `json:"detail"`          // how the decision came about
+	Hint    string    `json:"hint,omitempty"`  // what would change a denial
+	// Partly says that the connection is allowed for some requests only: give a method and a path to ask about one.
+	Partly bool `json:"partly,omitempty"`
+}
+
+// Explain decides a request to target (HOST or HOST:PORT; without a port it is 443) for both roles. An empty method
+// asks whether a connection can be made at all. It is pure: what the engine's own rules add is not in it.
+func (p Plan) Explain(target, method, path string) ([]Explanation, error) {
+	q, err := request(target, method, path)
+	if err != nil {
+		return nil, err
+	}
+	var out []Explanation
+	for _, s := range []Spec{p.Agent, p.GitHub} {
+		rules, err := s.Rules()
+		if err != nil {
+			return nil, err
+		}
+		d := policy.NewSet(rules).Decide(q)
+		e := Explanation{Role: s.Role, Allowed: d.Allowed, Rule: strings.TrimPrefix(d.Rule, d.Layer+":"), Layer: d.Layer, Detail: d.Reason, Hint: d.Hint,
+			Partly: d.Allowed && d.Inspect && method == "", Reason: "no rule covers it, and what nothing allows is denied"}
+		for _, r := range rules {
+			if r.Label() == d.Rule {
+				e.Reason = r.Reason
+			}
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+func request(target, method, path string) (policy.Request, error) {
+	h, port, err := policy.ParseHostPort(target, 443)
+	if err != nil {
+		return policy.Request{}, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	q := policy.Request{Host: h, Port: port, Method: strings.ToUpper(method)}
+	if method != "" {
+		if q.Path, err = policy.ParsePath(path); err != nil {
+			return policy.Request{}, fmt.Errorf("%w: %w", ErrRefused, err)
+		}
+	}
+	return q, nil
+}
+
+// A RoleFinding is something wrong with the rules of one role.
+type RoleFinding struct {
+	Role  pair.Role `json:"role"`
+	Layer string    `json:"layer"` // of the rule
+	policy.Finding
+}
+
+// Lint looks for rules that are too wide, can never act, are decided by another rule, or read like a host that they are
+// not. It takes what [New] would refuse as a finding.
+func Lint(in Input) ([]RoleFinding, error) {
+	agentProfile, err := policy.ForAgent(in.Agent, in.Provider)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	githubProfile, err := policy.ForGitHub(in.Repo, in.Host)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	var found []RoleFinding
+	for _, role := range []struct {
+		role    pair.Role
+		profile policy.Profile
+		allow   []string
+	}{{pair.RoleAgent, agentProfile, in.Allow}, {pair.RoleGitHub, githubProfile, nil}} {
+		list, err := needs(role.profile, in.Paths)
+		if err != nil {
+			return nil, err
+		}
+		var rules []policy.Rule
+		for _, r := range list {
+			rule, err := r.rule(policy.Allow)
+			if err != nil {
+				return nil, err
+			}
+			rules = append(rules, rule)
+		}
+		for _, own := range []struct {
+			layer  string
+			effect policy.Effect
+			list   []string
+		}{{LayerAllow, policy.Allow, role.allow}, {LayerDeny, policy.Deny, in.Deny}} {
+			for _, text := range own.list {
+				rule, err := Rule{Resource: text, Layer: own.layer}.rule(own.effect)
+				if err != nil {
+					return nil, fmt.Errorf("%w: %s: %w", ErrRefused, own.layer, err)
+				}
+				rules = append(rules, rule)
+			}
+		}
+		for _, f := range policy.Lint(rules) {
+			layer, _, _ := strings.Cut(f.Rule, ":")
+			f.Rule = strings.TrimPrefix(f.Rule, layer+":")
+			found = append(found, RoleFinding{role.role, layer, f})
+		}
+	}
+	return found, nil
+}
+
+// Grant returns the plan with further hosts for the agent sandbox, and the rules for those that are new. The operator's
+// bounds hold: what network.deny covers, what is too wide and what belongs to the github sandbox is refused by name,
+// with an error that matches [ErrRefused].
+func (p Plan) Grant(hosts []string) (Plan, []Rule, error) {
+	asked, err := resources(hosts, LayerGrant)
+	if err != nil {
+		return Plan{}, nil, err
+	}
+	var fresh []Rule
+	for _, r := range asked {
+		res, err := policy.ParseResource(r.Resource)
+		if err != nil {
+			return Plan{}, nil, err
+		}
+		if err := res.Openable(); err != nil {
+			return Plan{}, nil, fmt.Errorf("%w: %s: %w", ErrRefused, LayerGrant, err)
+		}
+		if denied := denies(p.Agent.Deny, res); denied != "" {
+			return Plan{}, nil, fmt.Errorf("%w: %s is denied by %s (network.deny), which no grant opens", ErrRefused, r.Resource, denied)
+		}
+		known := slices.ContainsFunc(append(slices.Clone(p.Agent.Allow), fresh...), func(o Rule) bool { return o.Resource == r.Resource && o.Path == "" })
+		if !known {
+			fresh = append(fresh, r)
+		}
+	}
+	if wide, own := crosses(fresh, p.gitHub(), nil); wide != "" {
+		return Plan{}, nil, fmt.Errorf("%w: %q would let the agent sandbox reach %s, which belongs to the github sandbox", ErrRefused, wide, own)
+	}
+	p.Agent.Allow = append(slices.Clone(p.Agent.Allow), fresh...)
+	return p, fresh, nil
+}
+
+// denies returns the deny rule that covers all of res, or nothing.
+func denies(list []Rule, res policy.Resource) string {
+	for _, r := range list {
+		if d, err := policy.ParseResource(r.Resource); err == nil && d.Includes(res) {
+			return r.Resource
+		}
+	}
+	return ""
+}
+
+// A Lesson is what the blocked hosts of a run teach: the smallest addition to network.allow that would have let them
+// through, and what is not to be allowed.
+type Lesson struct {
+	Allow  []string   `json:"allow"` // to be added to network.allow
+	Learnt []Learnt   `json:"learnt"`
+	Replay []Replayed `json:"replay"` // the run's log against the plan with the addition
+}
+
+// Learnt is what is proposed for one blocked host, and the evidence.
+type Learnt struct {
+	events.Blocked
+	Proposed string `json:"proposed,omitempty"` // resource to allow; empty: none
+	Because  string `json:"because"`
+}
+
+// Replayed is one blocked host and what the new rules do with it.
+type Replayed struct {
+	Role    pair.Role `json:"role"`
+	Host    string    `json:"host"`
+	Allowed bool      `json:"allowed"`
+	Rule    string    `json:"rule,omitempty"`
+}
+
+// Learn proposes rules from what a run's log says was blocked. It is pure. Each host that is proposed is proposed by
+// itself, on the port that was asked for: a wildcard would open what nobody asked for.
+func (p Plan) Learn(blocked []events.Blocked) (Lesson, error) {
+	lesson := Lesson{Allow: []string{}, Learnt: []Learnt{}, Replay: []Replayed{}}
+	with := p
+	for _, b := range blocked {
+		l := Learnt{Blocked: b}
+		resource := b.Host
+		if _, _, err := net.SplitHostPort(resource); err != nil {
+			resource += ":443" // the engine names hosts without a port where it refused the name itself
+		}
+		switch {
+		case b.Role != string(pair.RoleAgent):
+			l.Because = "the github sandbox reaches its repository and nothing else, whatever the configuration says"
+		case bootNoise(resource):
+			l.Because = "the sandbox's own system asks for it when it starts; the agent does not need it"
+		case covering(p.Agent.Allow, hostPart(resource)) != "":
+			l.Because = "the host is allowed, and single requests to it were refused: " + b.Reason
+		default:
+			next, fresh, err := with.Grant([]string{resource})
+			switch {
+			case err != nil:
+				l.Because = strings.TrimPrefix(err.Error(), ErrRefused.Error()+": ")
+			case len(fresh) == 0:
+				l.Because = "proposed already"
+			default:
+				with = next
+				l.Proposed, l.Because = fresh[0].Resource, fmt.Sprintf("asked for %d times: %s", b.Count, b.Reason)
+				lesson.Allow = append(lesson.Allow, l.Proposed)
+			}
+		}
+		lesson.Learnt = append(lesson.Learnt, l)
+	}
+	for _, b := range blocked {
+		list, err := with.Explain(b.Host, "", "")
+		if err != nil {
+			return Lesson{}, err
+		}
+		for _, e := range list {
+			if string(e.Role) == b.Role {
+				lesson.Replay = append(lesson.Replay, Replayed{e.Role, b.Host, e.Allowed, e.Rule})
+			}
+		}
+	}
+	return lesson, nil
+}
+
+// bootNoise reports whether a fresh sandbox asks for it by itself (sbx 0.39 and 0.47).
+func bootNoise(resource string) bool {
+	return slices.Contains([]string{"archive.ubuntu.com:80", "security.ubuntu.com:80", "ports.ubuntu.com:80", "download.docker.com:443"}, resource)
+}

@@ -1,0 +1,179 @@
+package provision_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/provision"
+	"github.com/sbxpair/sbxpair/sbx"
+)
+
+func planOf(t *testing.T, change func(*provision.Input)) provision.Plan {
+	t.Helper()
+	in := input()
+	if change != nil {
+		change(&in)
+	}
+	plan, err := provision.New(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func TestExplainSaysWhoAndWhy(t *testing.T) {
+	plan := planOf(t, func(in *provision.Input) {
+		in.Paths, in.Allow, in.Deny = true, []string{"docs.example.com:443"}, []string{"**.example.org"}
+	})
+	for _, tt := range []struct {
+		target, method, path string
+		agent, github        string // layers that decide; "" is denied because nothing allows it
+	}{
+		{"docs.example.com", "", "", provision.LayerAllow, ""},
+		{"docs.example.com:80", "", "", "", ""},
+		{"a.example.org", "", "", provision.LayerDeny, provision.LayerDeny},
+		{"api.github.com", "GET", "/copilot_internal/user", provision.LayerProfile, ""},
+		{"api.github.com", "POST", "/repos/octo/slugify/pulls", "", provision.LayerProfile},
+		{"api.github.com", "POST", "/repos/octo/other/pulls", "", ""},
+		{"github.com", "GET", "/octo/slugify.git/info/refs", "", provision.LayerProfile},
+		{"github.com", "GET", "/octo/../evil/x.git/info/refs", "", ""},
+	} {
+		list, err := plan.Explain(tt.target, tt.method, tt.path)
+		if err != nil || len(list) != 2 {
+			t.Errorf("%+v: %v", tt, err)
+			continue
+		}
+		for i, want := range []string{tt.agent, tt.github} {
+			if e := list[i]; e.Layer != want || e.Allowed != (want != "" && want != provision.LayerDeny) || e.Reason == "" {
+				t.Errorf("%+v: %+v, want layer %q", tt, e, want)
+			}
+		}
+	}
+	if _, err := plan.Explain("https://x.test/", "", ""); !errors.Is(err, provision.ErrRefused) {
+		t.Errorf("a URL: %v", err)
+	}
+}
+
+func TestGrantKeepsTheBounds(t *testing.T) {
+	plan := planOf(t, func(in *provision.Input) { in.Deny = []string{"**.example.org"} })
+	with, fresh, err := plan.Grant([]string{"docs.example.com:443", "docs.example.com:443", "api.githubcopilot.com:443"})
+	if err != nil || len(fresh) != 1 || fresh[0].Layer != provision.LayerGrant || len(with.Agent.Allow) != len(plan.Agent.Allow)+1 {
+		t.Errorf("granted %v, %v", fresh, err)
+	}
+	for host, why := range map[string]string{
+		"a.example.org": "network.deny", "github.com": "github sandbox", "**.github.com": "github sandbox", "api.github.com": "github sandbox",
+		"**": "too wide", "*.com": "too wide", "127.0.0.1": "", "https://x.test": "",
+	} {
+		if _, _, err := plan.Grant([]string{host}); !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, want it refused (%s)", host, err, why)
+		}
+	}
+}
+
+func TestLearnProposesTheLeastAndReplays(t *testing.T) {
+	plan := planOf(t, func(in *provision.Input) { in.Paths, in.Deny = true, []string{"tracker.example.org"} })
+	lesson, err := plan.Learn([]events.Blocked{
+		{Role: "agent", Host: "a.example.com:443", Reason: "default deny", Count: 3},
+		{Role: "agent", Host: "b.example.com:8443", Reason: "default deny", Count: 1},
+		{Role: "agent", Host: "a.example.com", Reason: "name refused", Count: 1},
+		{Role: "agent", Host: "github.com:443", Reason: "default deny", Count: 1},
+		{Role: "agent", Host: "tracker.example.org:443", Reason: "denied", Count: 9},
+		{Role: "agent", Host: "archive.ubuntu.com:80", Reason: "default deny", Count: 2},
+		{Role: "agent", Host: "api.github.com:443", Reason: "no rule for GET /graphql", Count: 1},
+		{Role: "github", Host: "example.com:443", Reason: "default deny", Count: 1},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"a.example.com:443", "b.example.com:8443"}; !slices.Equal(lesson.Allow, want) {
+		t.Errorf("proposes %v, want %v and no wildcard", lesson.Allow, want)
+	}
+	var open []string
+	for _, r := range lesson.Replay {
+		if r.Allowed {
+			open = append(open, r.Host)
+		}
+	}
+	if want := []string{"a.example.com:443", "b.example.com:8443", "a.example.com", "api.github.com:443"}; !slices.Equal(open, want) {
+		t.Errorf("played again, %v are allowed, want %v", open, want)
+	}
+	for i, word := range []string{"3 times", "1 times", "proposed already", "belongs to the github sandbox", "network.deny", "starts", "GET /graphql", "whatever the configuration"} {
+		if !strings.Contains(lesson.Learnt[i].Because, word) {
+			t.Errorf("%s: because %q, want %q in it", lesson.Learnt[i].Host, lesson.Learnt[i].Because, word)
+		}
+	}
+	if _, err := provision.New(func() provision.Input { in := input(); in.Allow = lesson.Allow; return in }()); err != nil {
+		t.Errorf("the proposal is not one that a plan takes: %v", err)
+	}
+}
+
+// A grant is on record, acts on the engine, is bounded, and can be taken back: on an engine whose rules are read back.
+func TestGrantsOnAPairInPlace(t *testing.T) {
+	b := newBench(t, "0.47", nil)
+	p := b.acquire()
+	if _, err := provision.Apply(t.Context(), b.engine.Unverified(), p, b.plan, creds); err != nil {
+		t.Fatal(err)
+	}
+	grants := provision.GrantsIn(b.store.Dir(b.plan.Run), b.plan.Run)
+	given, err := grants.Give(t.Context(), b.engine, b.plan, []string{"docs.example.com:443", "b.example.com"})
+	if err != nil || len(given) != 2 {
+		t.Fatalf("granted %v, %v", given, err)
+	}
+	if again, err := grants.Give(t.Context(), b.engine, b.plan, given); err != nil || len(again) != 0 {
+		t.Errorf("granted again: %v, %v", again, err)
+	}
+	opened := func() (hosts []string) {
+		rules, err := b.engine.PolicyList(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rules {
+			if r.Sandbox == b.plan.Agent.Name && r.Decision == sbx.Allow {
+				hosts = append(hosts, r.Resources...)
+			}
+		}
+		return hosts
+	}
+	if hosts := opened(); !slices.Contains(hosts, "docs.example.com:443") || !slices.Contains(hosts, "b.example.com") {
+		t.Errorf("the engine allows %v", hosts)
+	}
+	with, err := grants.Plan(b.plan)
+	if err != nil || !slices.Contains(allowed(with.Agent), "b.example.com") {
+		t.Errorf("the plan with its grants allows %v, %v", allowed(with.Agent), err)
+	}
+	if _, err := grants.Take(t.Context(), b.engine, b.plan, []string{"api.githubcopilot.com:443"}); !errors.Is(err, provision.ErrRefused) {
+		t.Errorf("took what no grant gave: %v", err)
+	}
+	if taken, err := grants.Take(t.Context(), b.engine, b.plan, []string{"b.example.com"}); err != nil || len(taken) != 1 {
+		t.Errorf("took %v, %v", taken, err)
+	}
+	if hosts := opened(); slices.Contains(hosts, "b.example.com") || !slices.Contains(hosts, "docs.example.com:443") || !slices.Contains(hosts, "api.githubcopilot.com:443") {
+		t.Errorf("after one was revoked the engine allows %v", hosts)
+	}
+	if _, err := grants.Take(t.Context(), b.engine, b.plan, nil); err != nil {
+		t.Error(err)
+	}
+	var many []string
+	for i := range 40 {
+		many = append(many, "h"+strings.Repeat("x", i)+".example.com")
+	}
+	if _, err := grants.Give(t.Context(), b.engine, b.plan, many); !errors.Is(err, provision.ErrRefused) {
+		t.Errorf("40 grants: %v", err)
+	}
+	list, err := grants.Events()
+	if err != nil || len(list) != 3 {
+		t.Errorf("on record: %v, %v; want one grant and two revocations", list, err)
+	}
+	if info, err := os.Stat(filepath.Join(b.store.Dir(b.plan.Run), "grants.jsonl")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the record: %v, %v", info, err)
+	}
+	if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
+		t.Error(err)
+	}
+}
