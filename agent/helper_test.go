@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/agent"
+	"github.com/sbxpair/sbxpair/guest"
 )
 
 // host is a Runner whose sandbox is this machine. As with sbx, ending the client does not end the program: only what the
@@ -23,7 +24,7 @@ type host struct {
 	env  []string
 
 	mu       sync.Mutex
-	commands []agent.Command
+	commands []guest.Command
 }
 
 func newHost(t *testing.T) *host {
@@ -31,7 +32,7 @@ func newHost(t *testing.T) *host {
 	return &host{home: t.TempDir()}
 }
 
-func (h *host) Run(ctx context.Context, c agent.Command) (int, error) {
+func (h *host) Run(ctx context.Context, c guest.Command) (int, error) {
 	h.mu.Lock()
 	h.commands = append(h.commands, c)
 	h.mu.Unlock()

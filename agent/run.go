@@ -14,25 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sbxpair/sbxpair/guest"
 	"github.com/sbxpair/sbxpair/secrets"
 )
-
-// Command is one program to run inside the sandbox.
-type Command struct {
-	Argv   []string
-	Env    []string // "K=V", added to the sandbox's environment; never a credential
-	User   string   // "" is the sandbox's own user
-	Dir    string   // "" is the sandbox's own default
-	Stdin  io.Reader
-	Stdout io.Writer // nil discards; written to by one goroutine at a time
-	Stderr io.Writer
-}
-
-// Runner runs programs inside the agent sandbox. A program that exits non-zero is a code, not an error; an error says that
-// it could not be run or that ctx ended. Output has to arrive while the program runs.
-type Runner interface {
-	Run(ctx context.Context, c Command) (code int, err error)
-}
 
 // Limits bound a run. Zeros are the defaults; negative values are refused.
 type Limits struct {
@@ -94,7 +78,7 @@ s=; IFS= read -r s 2>/dev/null <"${f%/environ}/stat" || continue; set -- ${s##*)
 // Run runs t in the sandbox behind r and returns when all its processes are gone. The error is about the sandbox: that the
 // agent could not be started or the connection broke. What the agent did, and that it was stopped (by ctx too), is in the
 // Result, which holds what had arrived even beside an error. It costs two commands in the sandbox, and one for each file.
-func Run(ctx context.Context, r Runner, a Adapter, t Task, o Options) (Result, error) {
+func Run(ctx context.Context, r guest.Runner, a Adapter, t Task, o Options) (Result, error) {
 	res := Result{Agent: a.Name, Code: -1, ReadOnly: t.ReadOnly, expectsEnd: a.finishes, SessionID: t.SessionID}
 	if o.Wall < 0 || o.Idle < 0 || o.Grace < 0 || o.MaxTurns < 0 || o.MaxTranscript < 0 {
 		return res, fmt.Errorf("%w: negative limit", ErrTask)
@@ -157,15 +141,15 @@ func newMark() string {
 	return hex.EncodeToString(b[:])
 }
 
-func writeFile(ctx context.Context, r Runner, f File, home string) error {
+func writeFile(ctx context.Context, r guest.Runner, f File, home string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	stderr := &tail{limit: 1 << 10}
+	stderr := &guest.Tail{Limit: 1 << 10}
 	argv := []string{"sh", "-c", place, "sh", f.Path}
 	if home != "" { // sbx refuses empty arguments
 		argv = append(argv, home)
 	}
-	code, err := r.Run(ctx, Command{Argv: argv, Stdin: strings.NewReader(f.Data), Stderr: stderr})
+	code, err := r.Run(ctx, guest.Command{Argv: argv, Stdin: strings.NewReader(f.Data), Stderr: stderr})
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit %d: %s", code, oneLine(stderr.String()))
 	}
@@ -177,7 +161,7 @@ func writeFile(ctx context.Context, r Runner, f File, home string) error {
 
 // execution is one agent process and what watches it.
 type execution struct {
-	r       Runner
+	r       guest.Runner
 	o       Options
 	a       Adapter
 	inv     Invocation
@@ -207,7 +191,7 @@ func (x *execution) seen(e Event, s *Summary, u Usage) {
 	}
 }
 
-func (x *execution) command() Command {
+func (x *execution) command() guest.Command {
 	script := launch
 	if x.inv.Home != "" {
 		script = launchFresh
@@ -217,7 +201,7 @@ func (x *execution) command() Command {
 		argv = append(argv, "-u", name)
 	}
 	argv = append(argv, x.inv.Argv...)
-	return Command{
+	return guest.Command{
 		Argv: argv, Env: append(x.inv.Env, "SBXPAIR_STEP="+x.mark), Dir: x.inv.Dir,
 		Stdin: strings.NewReader(x.inv.Stdin), Stdout: x.out, Stderr: x.out.errWriter(),
 	}
@@ -300,9 +284,9 @@ func (x *execution) sweep(ctx context.Context, stopping bool) (ended int, usage 
 	}
 	for _, user := range []string{"root", ""} { // root first: an agent with sudo has processes that its user cannot end
 		var out bytes.Buffer
-		stderr := &tail{limit: 1 << 10}
+		stderr := &guest.Tail{Limit: 1 << 10}
 		var code int
-		code, err = x.r.Run(ctx, Command{Argv: argv, User: user, Dir: "/", Stdout: &capped{w: &out, left: 2 << 20}, Stderr: stderr})
+		code, err = x.r.Run(ctx, guest.Command{Argv: argv, User: user, Dir: "/", Stdout: &capped{w: &out, left: 2 << 20}, Stderr: stderr})
 		first, rest, _ := bytes.Cut(out.Bytes(), []byte("\n"))
 		n, ok := bytes.CutPrefix(first, []byte("ended "))
 		if err == nil && code == 0 && ok {
@@ -335,7 +319,7 @@ func (w *idleWatch) check(ctx context.Context) (again time.Duration, silent bool
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var out bytes.Buffer
-	code, err := w.x.r.Run(ctx, Command{Argv: []string{"sh", "-c", pulse, "sh", w.x.mark}, User: "root", Dir: "/", Stdout: &capped{w: &out, left: 1 << 10}})
+	code, err := w.x.r.Run(ctx, guest.Command{Argv: []string{"sh", "-c", pulse, "sh", w.x.mark}, User: "root", Dir: "/", Stdout: &capped{w: &out, left: 1 << 10}})
 	var ticks, running int64
 	_, perr := fmt.Sscan(out.String(), &ticks, &running)
 	if quiet := time.Since(w.x.out.lastByte()); quiet < idle { // it spoke, and may have ended, while it was looked at
@@ -374,13 +358,13 @@ type output struct {
 	session string
 	dropped int
 	lost    int64
-	stderr  tail
+	stderr  guest.Tail
 	masked  io.WriteCloser // before stderr
 	closed  bool
 }
 
 func newOutput(p *Parser, o Options, seen func(Event, *Summary, Usage)) *output {
-	w := &output{p: p, o: o, seen: seen, at: time.Now(), stderr: tail{limit: 8 << 10}}
+	w := &output{p: p, o: o, seen: seen, at: time.Now(), stderr: guest.Tail{Limit: 8 << 10}}
 	w.masked = writeCloser{&w.stderr}
 	if o.Redact != nil {
 		w.masked = o.Redact.Writer(&w.stderr)
@@ -522,19 +506,3 @@ func (c *capped) Write(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
-
-// tail keeps the last bytes.
-type tail struct {
-	buf   []byte
-	limit int
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.buf = append(t.buf, p[max(0, len(p)-t.limit):]...)
-	if len(t.buf) > 2*t.limit {
-		t.buf = append(t.buf[:0], t.buf[len(t.buf)-t.limit:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string { return string(t.buf[max(0, len(t.buf)-t.limit):]) }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/agent"
+	"github.com/sbxpair/sbxpair/guest"
 	"github.com/sbxpair/sbxpair/secrets"
 )
 
@@ -306,7 +307,7 @@ func TestJudge(t *testing.T) {
 func TestEngineTrouble(t *testing.T) {
 	broken := errors.New("connection lost")
 	calls := 0
-	r := runner(func(ctx context.Context, c agent.Command) (int, error) {
+	r := runner(func(ctx context.Context, c guest.Command) (int, error) {
 		calls++
 		if calls == 1 {
 			io.WriteString(c.Stdout, `{"type":"assistant.message","data":{"content":"half"}}`+"\n")
@@ -325,9 +326,9 @@ func TestEngineTrouble(t *testing.T) {
 	}
 }
 
-type runner func(ctx context.Context, c agent.Command) (int, error)
+type runner func(ctx context.Context, c guest.Command) (int, error)
 
-func (f runner) Run(ctx context.Context, c agent.Command) (int, error) { return f(ctx, c) }
+func (f runner) Run(ctx context.Context, c guest.Command) (int, error) { return f(ctx, c) }
 
 func TestInvocations(t *testing.T) {
 	for _, name := range agent.Names() {

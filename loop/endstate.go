@@ -8,6 +8,7 @@ import (
 
 	"github.com/sbxpair/sbxpair/agent"
 	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/guest"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/workspace"
 )
@@ -19,7 +20,7 @@ func (r *run) quiesce(ctx context.Context) {
 		return
 	}
 	// The shell ends with the others, or is spared: its exit code says nothing.
-	r.guest().Run(ctx, workspace.Command{Argv: []string{"sh", "-c", "kill -KILL -1"}, Dir: "/"})
+	r.guest().Run(ctx, guest.Command{Argv: []string{"sh", "-c", "kill -KILL -1"}, Dir: "/"})
 }
 
 // collect imports what the agent left.

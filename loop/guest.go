@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sbxpair/sbxpair/agent"
+	"github.com/sbxpair/sbxpair/guest"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/sbx"
 	"github.com/sbxpair/sbxpair/secrets"
-	"github.com/sbxpair/sbxpair/workspace"
 )
 
 // Bounds of what one event carries.
@@ -19,32 +18,26 @@ const (
 	maxOutput  = 16 << 10
 )
 
-// guest runs the commands of agent and workspace in one sandbox: both packages state what they need of a machine, and
+// machine runs the commands of agent and workspace in one sandbox: both packages state what they need of a machine, and
 // this is that machine.
-type guest struct {
+type machine struct {
 	box    *pair.Sandbox
 	redact []secrets.Value
 }
 
-func (g guest) Run(ctx context.Context, c workspace.Command) (int, error) {
-	spec := sbx.ExecSpec{Argv: c.Argv, User: c.User, Dir: c.Dir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Redact: g.redact, KillTree: true}
+func (m machine) Run(ctx context.Context, c guest.Command) (int, error) {
+	spec := sbx.ExecSpec{Argv: c.Argv, User: c.User, Dir: c.Dir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Redact: m.redact, KillTree: true}
 	for _, entry := range c.Env {
 		name, value, _ := strings.Cut(entry, "=")
 		spec.Env = append(spec.Env, sbx.EnvVar{Name: name, Value: value})
 	}
-	res, err := g.box.Exec(ctx, spec)
+	res, err := m.box.Exec(ctx, spec)
 	return res.Code, err
 }
 
-// agentGuest is guest for package agent, whose Command has the same form.
-type agentGuest struct{ guest }
-
-func (g agentGuest) Run(ctx context.Context, c agent.Command) (int, error) {
-	return g.guest.Run(ctx, workspace.Command(c))
-}
-
-func (r *run) guest() guest {
-	return guest{r.pair.Agent, []secrets.Value{r.agentToken, r.githubToken}}
+// guest is the agent sandbox.
+func (r *run) guest() guest.Runner {
+	return machine{r.pair.Agent, []secrets.Value{r.agentToken, r.githubToken}}
 }
 
 // lost returns an error that matches [pair.ErrLost] if the engine no longer runs the agent sandbox.
@@ -91,22 +84,4 @@ func firstLine(s string) string {
 func lastLine(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	return cut(lines[len(lines)-1], 200)
-}
-
-// tailWriter keeps the last maxOutput bytes written to it.
-type tailWriter struct{ buf []byte }
-
-func (t *tailWriter) Write(p []byte) (int, error) {
-	t.buf = append(t.buf, p...)
-	if len(t.buf) > 2*maxOutput {
-		t.buf = append(t.buf[:0], t.buf[len(t.buf)-maxOutput:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tailWriter) String() string {
-	if len(t.buf) > maxOutput {
-		return strings.ToValidUTF8(string(t.buf[len(t.buf)-maxOutput:]), "")
-	}
-	return strings.ToValidUTF8(string(t.buf), "\uFFFD")
 }

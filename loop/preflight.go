@@ -38,11 +38,9 @@ func (r *run) preflight(ctx context.Context) error {
 	}
 	r.agentToken, r.githubToken = creds.Agent, creds.GitHub
 	r.redact = secrets.NewRedactor(r.agentToken, r.githubToken)
-	look, err := r.checkout(ctx)
-	if err != nil {
+	if r.look, err = r.checkout(ctx); err != nil {
 		return err
 	}
-	r.top = look.Top
 	r.engine, r.engineRef, err = r.req.Locate(ctx)
 	return err
 }
@@ -77,7 +75,7 @@ func (r *run) checkPhases() error {
 }
 
 // checkout looks at the user's checkout without changing anything, and settles which repository the run is about.
-func (r *run) checkout(ctx context.Context) (workspace.Workspace, error) {
+func (r *run) checkout(ctx context.Context) (workspace.Checkout, error) {
 	cfg := r.req.Config
 	look, err := workspace.Inspect(ctx, r.source())
 	if err != nil {

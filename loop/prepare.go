@@ -17,7 +17,7 @@ func (r *run) source() workspace.Source {
 
 func (r *run) prepare(ctx context.Context) (string, error) {
 	var err error
-	r.state.Workspace, err = workspace.Prepare(ctx, r.source(), workspaceDir(r.result.Dir))
+	r.state.Workspace, err = r.look.Prepare(ctx, workspaceDir(r.result.Dir))
 	if err != nil {
 		return "", err
 	}

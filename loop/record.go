@@ -89,7 +89,7 @@ func Load(store *pair.Store, run pair.RunID) (Record, error) {
 // ask records what the run was asked.
 func (r *run) ask() error {
 	return r.write(askedFile, Asked{
-		Run: r.id, Task: r.req.Task, Dir: r.top, Repository: r.repo, Config: r.req.Config, Version: r.req.Version,
+		Run: r.id, Task: r.req.Task, Dir: r.look.Top, Repository: r.repo, Config: r.req.Config, Version: r.req.Version,
 		Started: r.started.UTC(), AllowDirty: r.req.AllowDirty,
 	})
 }

@@ -177,7 +177,7 @@ type run struct {
 	githubToken secrets.Value
 	redact      *secrets.Redactor
 	repo        string // OWNER/NAME
-	top         string // of the user's checkout
+	look        workspace.Checkout
 	plan        provision.Plan
 	pair        *pair.Pair
 	proven      bool

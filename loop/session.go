@@ -67,7 +67,7 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 	if cfg.Limits.Turns > 0 {
 		limits.MaxTurns = cfg.Limits.Turns - before.Turns
 	}
-	res, err := agent.Run(ctx, agentGuest{r.guest()}, r.adapter, task, agent.Options{
+	res, err := agent.Run(ctx, r.guest(), r.adapter, task, agent.Options{
 		Sink: r.agentActed, Transcript: masked, Redact: r.redact, Limits: limits,
 		Spent: func(turns int, u agent.Usage) bool {
 			now := r.spent(turns, u)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/guest"
 	"github.com/sbxpair/sbxpair/workspace"
 )
 
@@ -53,9 +54,9 @@ func (r *run) verifyOne(ctx context.Context, dir, command string) (events.Verifi
 		defer cancel()
 	}
 	start := time.Now()
-	var output tailWriter
-	code, err := r.guest().Run(ctx, workspace.Command{
-		Argv: []string{"bash", "-c", command}, Dir: dir, Env: workspace.GuestEnv(), Stdout: &output, Stderr: &output,
+	output := &guest.Tail{Limit: maxOutput}
+	code, err := r.guest().Run(ctx, guest.Command{
+		Argv: []string{"bash", "-c", command}, Dir: dir, Env: workspace.GuestEnv(), Stdout: output, Stderr: output,
 	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {

@@ -17,7 +17,7 @@ func BenchmarkLargeRepository(b *testing.B) {
 			b.Fatal(err)
 		}
 		shell(b, w.Dir, "echo x >>d7/f7; echo n >n")
-		e, err := w.Collect(b.Context(), guest{home: b.TempDir()}, workspace.CollectOptions{})
+		e, err := w.Collect(b.Context(), sandbox{home: b.TempDir()}, workspace.CollectOptions{})
 		if err != nil || len(e.Files) != 2 {
 			b.Fatal(err)
 		}

@@ -13,24 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sbxpair/sbxpair/guest"
 )
-
-// Command is one program to run inside the sandbox.
-type Command struct {
-	Argv   []string
-	Env    []string // "K=V", added to the sandbox's environment; never a credential
-	User   string   // "" is the sandbox's own user
-	Dir    string   // "" is the sandbox's own default
-	Stdin  io.Reader
-	Stdout io.Writer // nil discards; written to by one goroutine at a time
-	Stderr io.Writer
-}
-
-// Runner runs programs inside the agent sandbox. A program that exits non-zero is a code, not an error; an error says that
-// it could not be run or that ctx ended.
-type Runner interface {
-	Run(ctx context.Context, c Command) (code int, err error)
-}
 
 // GuestEnv is the environment for processes that work in the mounted tree: who commits, and that git may use a folder
 // whose owner is the host's user, not the sandbox's.
@@ -56,9 +41,9 @@ head=$(git rev-parse HEAD) || { echo "git does not work there" >&2; exit 1; }
 
 // Probe checks from inside that the mounted tree can be worked in. An error matches [ErrUnusable] if it cannot, for
 // instance because the sandbox's user may not write there (field report R147).
-func (w Workspace) Probe(ctx context.Context, r Runner) error {
-	stderr := &tail{limit: 4 << 10}
-	code, err := r.Run(ctx, Command{Argv: []string{"sh", "-c", probeScript, "sh", w.Dir, w.Base}, Env: GuestEnv(), Stderr: stderr})
+func (w Workspace) Probe(ctx context.Context, r guest.Runner) error {
+	stderr := &guest.Tail{Limit: 4 << 10}
+	code, err := r.Run(ctx, guest.Command{Argv: []string{"sh", "-c", probeScript, "sh", w.Dir, w.Base}, Env: GuestEnv(), Stderr: stderr})
 	if err != nil {
 		return fmt.Errorf("probe workspace: %w", err)
 	}
@@ -96,7 +81,7 @@ var collectScript string
 
 // Collect produces the end state inside the sandbox and imports it. Nothing changed is a normal result (Empty). It can be
 // called again while the agent goes on: each call replaces what the last one imported.
-func (w Workspace) Collect(ctx context.Context, r Runner, o CollectOptions) (_ EndState, err error) {
+func (w Workspace) Collect(ctx context.Context, r guest.Runner, o CollectOptions) (_ EndState, err error) {
 	o = o.defaults()
 	g, err := w.git()
 	if err != nil {
@@ -118,10 +103,10 @@ func (w Workspace) Collect(ctx context.Context, r Runner, o CollectOptions) (_ E
 		shallow = "1"
 	}
 	limited := &limitedWriter{w: spool, left: o.MaxBundle + headerLimit}
-	stderr := &tail{limit: 4 << 10}
+	stderr := &guest.Tail{Limit: 4 << 10}
 	inner, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
-	code, err := r.Run(inner, Command{
+	code, err := r.Run(inner, guest.Command{
 		Argv: []string{"sh", "-c", collectScript, "sh", w.Dir, w.Base, strconv.FormatInt(o.MaxBundle, 10), o.Message, shallow, format},
 		Env:  []string{"SBXPAIR_NAME=" + AuthorName, "SBXPAIR_EMAIL=" + AuthorEmail, "SBXPAIR_BRANCH=" + w.Branch},
 		Dir:  "/", Stdout: limited, Stderr: stderr,

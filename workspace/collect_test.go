@@ -222,12 +222,12 @@ func TestBlobs(t *testing.T) {
 func TestLimits(t *testing.T) {
 	w := prepare(t, newRepo(t))
 	sh(t, w.Dir, `head -c 300000 /dev/urandom >big.bin; head -c 1000 /dev/urandom >small.bin; i=0; while [ $i -lt 20 ]; do echo $i >f$i; i=$((i+1)); done`)
-	_, err := w.Collect(t.Context(), guest{home: t.TempDir()}, workspace.CollectOptions{MaxBundle: 100_000})
+	_, err := w.Collect(t.Context(), sandbox{home: t.TempDir()}, workspace.CollectOptions{MaxBundle: 100_000})
 	tl, ok := errors.AsType[*workspace.TooLargeError](err)
 	if !ok || tl.Size < 300_000 || tl.Limit != 100_000 || len(tl.Largest) == 0 || tl.Largest[0].Path != "big.bin" || tl.Largest[0].Size != 300_000 {
 		t.Fatalf("over the limit: %v (%+v)", err, tl)
 	}
-	e, err := w.Collect(t.Context(), guest{home: t.TempDir()}, workspace.CollectOptions{MaxPatch: 1000, MaxFiles: 5})
+	e, err := w.Collect(t.Context(), sandbox{home: t.TempDir()}, workspace.CollectOptions{MaxPatch: 1000, MaxFiles: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("patch %d truncated %v, files %d of %d truncated %v, largest %+v", len(e.Patch), e.PatchTruncated, len(e.Files), e.TotalFiles, e.FilesTruncated, e.Largest)
 	}
 	sh(t, w.Dir, `i=0; while [ $i -lt 4 ]; do git commit -q --allow-empty -m $i; i=$((i+1)); done`)
-	if _, err := w.Collect(t.Context(), guest{home: t.TempDir()}, workspace.CollectOptions{MaxCommits: 3}); !errors.Is(err, workspace.ErrHostile) {
+	if _, err := w.Collect(t.Context(), sandbox{home: t.TempDir()}, workspace.CollectOptions{MaxCommits: 3}); !errors.Is(err, workspace.ErrHostile) {
 		t.Errorf("too many commits: %v", err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/sbxpair/sbxpair/guest"
 )
 
 // Squash puts the end state that was imported last on the base as one commit of ours, and returns it with that commit as
@@ -64,7 +66,7 @@ git -c core.hooksPath=/dev/null checkout --quiet --detach refs/heads/sbxpair-sna
 
 // CheckOut puts the end state's files, as they would be delivered, into a fresh repository in the folder dir of the
 // sandbox behind r: without what is ignored, without history. It costs one command there.
-func (w Workspace) CheckOut(ctx context.Context, r Runner, e EndState, dir string) (err error) {
+func (w Workspace) CheckOut(ctx context.Context, r guest.Runner, e EndState, dir string) (err error) {
 	g, err := w.git()
 	if err != nil {
 		return err
@@ -89,8 +91,8 @@ func (w Workspace) CheckOut(ctx context.Context, r Runner, e EndState, dir strin
 	if _, err := spool.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	stderr := &tail{limit: 4 << 10}
-	code, err := r.Run(ctx, Command{Argv: []string{"sh", "-c", checkoutScript, "sh", dir}, Dir: "/", Stdin: spool, Stderr: stderr})
+	stderr := &guest.Tail{Limit: 4 << 10}
+	code, err := r.Run(ctx, guest.Command{Argv: []string{"sh", "-c", checkoutScript, "sh", dir}, Dir: "/", Stdin: spool, Stderr: stderr})
 	switch {
 	case err != nil:
 		return fmt.Errorf("check out the end state: %w", err)

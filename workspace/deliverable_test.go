@@ -46,7 +46,7 @@ func TestCheckOutIsWhatIsDelivered(t *testing.T) {
 	e := collect(t, w)
 	dir := filepath.Join(t.TempDir(), "fresh dir")
 	for range 2 { // a second time replaces the first
-		if err := w.CheckOut(t.Context(), guest{home: t.TempDir()}, e, dir); err != nil {
+		if err := w.CheckOut(t.Context(), sandbox{home: t.TempDir()}, e, dir); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,6 +11,7 @@ var (
 	ErrNoGit          = errors.New("git is not installed")
 	ErrNotRepository  = errors.New("not a git repository")
 	ErrNoCommits      = errors.New("the repository has no commit")
+	ErrMoved          = errors.New("the checkout changed meanwhile")
 	ErrDirty          = errors.New("the work tree has uncommitted changes")
 	ErrLinkedWorktree = errors.New("linked work tree")
 	ErrBare           = errors.New("bare repository")

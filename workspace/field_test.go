@@ -49,7 +49,7 @@ func TestFieldReports(t *testing.T) {
 		repo := newRepo(t)
 		sh(t, repo, "chown -R 4711:4711 .")
 		w := prepare(t, repo)
-		if err := w.Probe(t.Context(), guest{home: t.TempDir()}); err != nil {
+		if err := w.Probe(t.Context(), sandbox{home: t.TempDir()}); err != nil {
 			t.Error(err)
 		}
 		sh(t, w.Dir, "echo n >n; chown 4712 n; chown -R 4712 .git")
@@ -133,7 +133,7 @@ func TestFieldReports(t *testing.T) {
 	})
 	t.Run("R157 links work at the inside path", func(t *testing.T) {
 		w := prepare(t, newRepo(t))
-		if err := w.Probe(t.Context(), guest{home: t.TempDir()}); err != nil {
+		if err := w.Probe(t.Context(), sandbox{home: t.TempDir()}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -164,7 +164,7 @@ func TestFieldReports(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 		sh(t, w.Dir, `ln -s ../../../etc/passwd out`)
-		_, err := w.Collect(t.Context(), guest{home: t.TempDir()}, workspace.CollectOptions{})
+		_, err := w.Collect(t.Context(), sandbox{home: t.TempDir()}, workspace.CollectOptions{})
 		if he, ok := errors.AsType[*workspace.HostileError](err); !ok || he.Path != "out" {
 			t.Errorf("%v", err)
 		}
@@ -172,7 +172,7 @@ func TestFieldReports(t *testing.T) {
 	t.Run("R197 over the cap: told with the sizes", func(t *testing.T) {
 		w := prepare(t, newRepo(t))
 		sh(t, w.Dir, `head -c 1300000 /dev/urandom >big`)
-		_, err := w.Collect(t.Context(), guest{home: t.TempDir()}, workspace.CollectOptions{MaxBundle: 1 << 20})
+		_, err := w.Collect(t.Context(), sandbox{home: t.TempDir()}, workspace.CollectOptions{MaxBundle: 1 << 20})
 		if tl, ok := errors.AsType[*workspace.TooLargeError](err); !ok || tl.Largest[0].Path != "big" || tl.Limit != 1<<20 {
 			t.Errorf("%v", err)
 		}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/sbxpair/sbxpair/guest"
 )
 
 // Identity of every commit that we make. The domain is reserved (RFC 2606), so nobody can own the address.
@@ -106,7 +108,7 @@ func (g git) do(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
 	if r.out != nil {
 		cmd.Stdout = r.out
 	}
-	stderr := &tail{limit: 4 << 10}
+	stderr := &guest.Tail{Limit: 4 << 10}
 	cmd.Stderr = stderr
 	endTogether(cmd)
 	cmd.WaitDelay = 5 * time.Second
@@ -150,24 +152,6 @@ func (c *capped) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	return c.buf.Write(p)
-}
-
-// tail keeps the last limit bytes.
-type tail struct {
-	buf   []byte
-	limit int
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.buf = append(t.buf, p...)
-	if len(t.buf) > 2*t.limit {
-		t.buf = append(t.buf[:0], t.buf[len(t.buf)-t.limit:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	return strings.ToValidUTF8(string(t.buf[max(0, len(t.buf)-t.limit):]), "\uFFFD")
 }
 
 // fields splits NUL-terminated output.

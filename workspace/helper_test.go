@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sbxpair/sbxpair/guest"
 	"github.com/sbxpair/sbxpair/workspace"
 )
 
@@ -65,13 +66,13 @@ func prepare(t *testing.T, dir string) workspace.Workspace {
 	return w
 }
 
-// guest runs a sandbox's commands on this machine.
-type guest struct {
+// sandbox runs a sandbox's commands on this machine.
+type sandbox struct {
 	home string // its HOME, with whatever the agent put there
 	path string // put before PATH
 }
 
-func (g guest) Run(ctx context.Context, c workspace.Command) (int, error) {
+func (g sandbox) Run(ctx context.Context, c guest.Command) (int, error) {
 	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
 	cmd.Dir = c.Dir
 	cmd.Env = append([]string{"PATH=" + g.path + os.Getenv("PATH"), "HOME=" + g.home, "LANG=C"}, c.Env...)
@@ -84,13 +85,13 @@ func (g guest) Run(ctx context.Context, c workspace.Command) (int, error) {
 }
 
 // runnerFunc is a Runner from a function.
-type runnerFunc func(ctx context.Context, c workspace.Command) (int, error)
+type runnerFunc func(ctx context.Context, c guest.Command) (int, error)
 
-func (f runnerFunc) Run(ctx context.Context, c workspace.Command) (int, error) { return f(ctx, c) }
+func (f runnerFunc) Run(ctx context.Context, c guest.Command) (int, error) { return f(ctx, c) }
 
 func collect(t *testing.T, w workspace.Workspace) workspace.EndState {
 	t.Helper()
-	e, err := w.Collect(t.Context(), guest{home: t.TempDir()}, workspace.CollectOptions{})
+	e, err := w.Collect(t.Context(), sandbox{home: t.TempDir()}, workspace.CollectOptions{})
 	if err != nil {
 		t.Fatalf("Collect: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sbxpair/sbxpair/guest"
 	"github.com/sbxpair/sbxpair/workspace"
 )
 
@@ -56,7 +57,7 @@ func TestHostileRepository(t *testing.T) {
 			repo := newRepo(t)
 			w := prepare(t, repo)
 			canary := filepath.Join(t.TempDir(), "canary")
-			g := guest{home: t.TempDir()}
+			g := sandbox{home: t.TempDir()}
 			export := fmt.Sprintf("export CANARY='%s' GUESTHOME='%s'; ", canary, g.home)
 			sh(t, w.Dir, export+hook+tt.trap+"\n"+`rm -f "$CANARY"; echo work >work.txt`)
 			e, err := w.Collect(t.Context(), g, workspace.CollectOptions{})
@@ -351,7 +352,7 @@ func TestOldEscapeStays(t *testing.T) {
 		t.Errorf("%+v", e.Files)
 	}
 	sh(t, w.Dir, "ln -sf /etc/passwd in")
-	if _, err := w.Collect(t.Context(), guest{home: t.TempDir()}, workspace.CollectOptions{}); !errors.Is(err, workspace.ErrHostile) || !strings.Contains(err.Error(), `"in"`) {
+	if _, err := w.Collect(t.Context(), sandbox{home: t.TempDir()}, workspace.CollectOptions{}); !errors.Is(err, workspace.ErrHostile) || !strings.Contains(err.Error(), `"in"`) {
 		t.Errorf("a link turned outward: %v", err)
 	}
 }
@@ -359,7 +360,7 @@ func TestOldEscapeStays(t *testing.T) {
 // TestHostileGuest: the sandbox's side of the conversation is the agent's too.
 func TestHostileGuest(t *testing.T) {
 	w := prepare(t, newRepo(t))
-	flood := runnerFunc(func(ctx context.Context, c workspace.Command) (int, error) {
+	flood := runnerFunc(func(ctx context.Context, c guest.Command) (int, error) {
 		for {
 			if _, err := c.Stdout.Write(bytes.Repeat([]byte("x"), 1<<16)); err != nil {
 				return 0, err
@@ -369,14 +370,14 @@ func TestHostileGuest(t *testing.T) {
 	if _, err := w.Collect(t.Context(), flood, workspace.CollectOptions{MaxBundle: 1 << 20}); !errors.Is(err, workspace.ErrTooLarge) {
 		t.Errorf("a flood: %v", err)
 	}
-	noGit := guest{home: t.TempDir(), path: t.TempDir() + ":"}
+	noGit := sandbox{home: t.TempDir(), path: t.TempDir() + ":"}
 	sh(t, strings.TrimSuffix(noGit.path, ":"), "printf '#!/bin/sh\necho broken >&2\nexit 3\n' >git; chmod +x git")
 	_, err := w.Collect(t.Context(), noGit, workspace.CollectOptions{})
 	if ge, ok := errors.AsType[*workspace.GuestError](err); !ok || ge.Code == 0 || !strings.Contains(ge.Stderr, "broken") {
 		t.Errorf("a broken git inside: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	hang := runnerFunc(func(ctx context.Context, c workspace.Command) (int, error) {
+	hang := runnerFunc(func(ctx context.Context, c guest.Command) (int, error) {
 		cancel()
 		<-ctx.Done()
 		return 0, ctx.Err()
@@ -397,7 +398,7 @@ func TestBomb(t *testing.T) {
 		t.Errorf("bundle of %d bytes, largest %+v", e.BundleSize, e.Largest)
 	}
 	sh(t, w.Dir, "truncate -s 200M zeros; git add zeros; git commit -qm z; git rm -q zeros; git commit -qm gone; echo n >n")
-	_, err := w.Collect(t.Context(), guest{home: t.TempDir()}, workspace.CollectOptions{})
+	_, err := w.Collect(t.Context(), sandbox{home: t.TempDir()}, workspace.CollectOptions{})
 	if tl, ok := errors.AsType[*workspace.TooLargeError](err); !ok || tl.Size != 200<<20 || tl.Largest[0].Path != "zeros" {
 		t.Errorf("%v", err)
 	}

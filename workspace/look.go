@@ -6,25 +6,33 @@ import (
 	"os"
 )
 
-// Inspect answers as [Prepare] would, without copying anything: it refuses what Prepare refuses (but for LFS files,
-// which show only in a copy), and returns what there is to know about the checkout. Root, Dir and BaseRepo stay empty.
-func Inspect(ctx context.Context, s Source) (ws Workspace, err error) {
-	co, err := s.locate()
+// Checkout is a checkout that was looked at and can be copied. It is good for this process, for a short while.
+type Checkout struct {
+	Workspace // what there is to know; Root, Dir and BaseRepo are empty
+	source    Source
+	head      string // the commit that was looked at
+}
+
+// Inspect looks at a checkout without copying anything, and refuses what cannot be copied (but for LFS files, which show only
+// in a copy). [Checkout.Prepare] makes the workspace.
+func Inspect(ctx context.Context, s Source) (co Checkout, err error) {
+	found, err := s.locate()
 	if err != nil {
-		return Workspace{}, err
+		return Checkout{}, err
 	}
 	home, err := os.MkdirTemp("", "sbxpair-git-*")
 	if err != nil {
-		return Workspace{}, err
+		return Checkout{}, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
 	g, err := newGit(home)
 	if err != nil {
-		return Workspace{}, err
+		return Checkout{}, err
 	}
-	ws = Workspace{Mode: s.Mode, Branch: s.Branch, Top: co.top, Subdir: co.sub}
+	co = Checkout{Workspace: Workspace{Mode: s.Mode, Branch: s.Branch, Top: found.top, Subdir: found.sub}, source: s}
 	if s.Mode == ModeEmpty {
-		return ws, nil
+		return co, nil
 	}
-	return ws, ws.inspect(ctx, g, s)
+	co.head, err = co.inspect(ctx, g, s)
+	return co, err
 }

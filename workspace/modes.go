@@ -73,7 +73,7 @@ func (w *Workspace) commitBase(ctx context.Context, g git, repo, tree string) er
 }
 
 // copyTracked makes the base repository of HEAD's files alone. The user's commits stay in a repository that is removed.
-func (w *Workspace) copyTracked(ctx context.Context, g git, edits Edits) error {
+func (w *Workspace) copyTracked(ctx context.Context, g git, edits Edits, head string) error {
 	format, err := g.line(ctx, gitRun{dir: w.Top}, "rev-parse", "--show-object-format")
 	if err != nil {
 		return err
@@ -86,6 +86,13 @@ func (w *Workspace) copyTracked(ctx context.Context, g git, edits Edits) error {
 	// Through file:// because a depth is ignored for plain paths.
 	source := "file://" + percent(w.Top)
 	if _, err := g.do(ctx, run, "fetch", "--quiet", "--no-tags", "--depth=1", "--no-write-fetch-head", source, "+HEAD:refs/sbxpair/head"); err != nil {
+		return err
+	}
+	now, err := g.line(ctx, run, "rev-parse", "refs/sbxpair/head")
+	if err == nil {
+		err = w.unmoved(now, head)
+	}
+	if err != nil {
 		return err
 	}
 	run = gitRun{repo: stage, env: []string{"GIT_INDEX_FILE=" + filepath.Join(stage, "edits.index")}}
@@ -275,10 +282,7 @@ func hookName(name string) bool {
 }
 
 // usePlace makes the user's checkout itself the work tree. The branch stays as it is.
-func (w *Workspace) usePlace(ctx context.Context, g git) error {
-	if err := w.copyBase(ctx, g); err != nil {
-		return err
-	}
+func (w *Workspace) usePlace() error {
 	w.Dir = w.Top
 	if w.BaseBranch != "" {
 		w.Branch = w.BaseBranch

@@ -20,7 +20,7 @@ func TestEmptyMode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Probe(t.Context(), guest{home: t.TempDir()}); err != nil {
+	if err := w.Probe(t.Context(), sandbox{home: t.TempDir()}); err != nil {
 		t.Error(err)
 	}
 	if e := collect(t, w); !e.Empty {

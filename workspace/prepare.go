@@ -63,19 +63,26 @@ type Workspace struct {
 
 // Prepare makes a workspace of s in dest, which has to be absent or an empty folder. The user's checkout is only read.
 // When Prepare fails, nothing of it is left. Refusals are [*Error].
-func Prepare(ctx context.Context, s Source, dest string) (ws Workspace, err error) {
-	co, err := s.locate()
+func Prepare(ctx context.Context, s Source, dest string) (Workspace, error) {
+	co, err := Inspect(ctx, s)
 	if err != nil {
 		return Workspace{}, err
 	}
-	dest, err = emptyDest(dest, co.top)
+	return co.Prepare(ctx, dest)
+}
+
+// Prepare makes a workspace of the checkout in dest, which has to be absent or an empty folder. When it fails, nothing of it
+// is left. A commit that was made since the checkout was looked at is refused: it was not looked at.
+func (co Checkout) Prepare(ctx context.Context, dest string) (ws Workspace, err error) {
+	dest, err = emptyDest(dest, co.Top)
 	if err != nil {
 		return Workspace{}, err
 	}
 	if err := os.MkdirAll(dest, 0o700); err != nil {
 		return Workspace{}, err
 	}
-	ws = Workspace{Mode: s.Mode, Root: dest, Branch: s.Branch, Top: co.top, Subdir: co.sub}
+	ws = co.Workspace
+	ws.Root = dest
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, ws.Remove())
@@ -87,31 +94,29 @@ func Prepare(ctx context.Context, s Source, dest string) (ws Workspace, err erro
 		return ws, err
 	}
 	ws.BaseRepo = filepath.Join(dest, "base.git")
-	if s.Mode == ModeEmpty {
+	if ws.Mode == ModeEmpty {
 		return ws, ws.makeEmpty(ctx, g)
 	}
-	if err := ws.inspect(ctx, g, s); err != nil {
-		return ws, err
-	}
-	ws.Dir = Folder(dest, co.top)
-	switch s.Mode {
-	case ModeInPlace:
-		return ws, ws.usePlace(ctx, g)
+	ws.Dir = Folder(dest, co.Top)
+	switch ws.Mode {
 	case ModeTracked:
-		err = ws.copyTracked(ctx, g, s.Edits)
+		err = ws.copyTracked(ctx, g, co.source.Edits, co.head)
 	default:
-		err = ws.copyBase(ctx, g)
+		err = ws.copyBase(ctx, g, co.head)
 	}
 	if err != nil {
 		return ws, err
 	}
+	if ws.Mode == ModeInPlace {
+		return ws, ws.usePlace()
+	}
 	if err := ws.checkout(ctx, g); err != nil {
 		return ws, err
 	}
-	if err := ws.checkLFS(ctx, g, s.AllowLFS); err != nil {
+	if err := ws.checkLFS(ctx, g, co.source.AllowLFS); err != nil {
 		return ws, err
 	}
-	return ws, ws.furnish(ctx, g, s.Edits)
+	return ws, ws.furnish(ctx, g, co.source.Edits)
 }
 
 // locate checks what can be told without git, and finds the checkout.
@@ -387,16 +392,16 @@ func folderName(name string) string {
 	return name
 }
 
-// inspect reads what there is to know about the user's checkout, and refuses what cannot be copied.
-func (w *Workspace) inspect(ctx context.Context, g git, s Source) error {
+// inspect reads what there is to know about the user's checkout, and refuses what cannot be copied. It returns HEAD's commit.
+func (w *Workspace) inspect(ctx context.Context, g git, s Source) (head string, err error) {
 	run := gitRun{dir: w.Top}
 	settings, err := g.settings(ctx, run)
 	if err != nil {
-		return err
+		return "", err
 	}
 	for key := range settings {
 		if key == "extensions.partialclone" || promisor.MatchString(key) && settings[key] != "false" {
-			return &Error{Kind: ErrPartialClone, Path: w.Top, Detail: "objects are missing that git would fetch on demand",
+			return "", &Error{Kind: ErrPartialClone, Path: w.Top, Detail: "objects are missing that git would fetch on demand",
 				Remedy: "git fetch --refetch --no-filter, or clone it again without --filter"}
 		}
 	}
@@ -404,43 +409,43 @@ func (w *Workspace) inspect(ctx context.Context, g git, s Source) error {
 	lines := strings.SplitN(info, "\n", 3)
 	switch {
 	case len(lines) > 0 && lines[0] == "true":
-		return &Error{Kind: ErrBare, Path: w.Top, Detail: "core.bare is set", Remedy: "git config core.bare false, or clone it"}
+		return "", &Error{Kind: ErrBare, Path: w.Top, Detail: "core.bare is set", Remedy: "git config core.bare false, or clone it"}
 	case err != nil:
-		return err
+		return "", err
 	case len(lines) != 3 || filepath.Clean(lines[2]) != w.Top:
-		return &Error{Kind: ErrNotRepository, Path: w.Top, Detail: "core.worktree points elsewhere", Remedy: "git config --unset core.worktree"}
+		return "", &Error{Kind: ErrNotRepository, Path: w.Top, Detail: "core.worktree points elsewhere", Remedy: "git config --unset core.worktree"}
 	}
 	w.Shallow = lines[1] == "true"
-	if _, err := g.line(ctx, run, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"); err != nil {
+	if head, err = g.line(ctx, run, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"); err != nil {
 		if _, ok := errors.AsType[*GitError](err); ok {
-			return &Error{Kind: ErrNoCommits, Path: w.Top, Remedy: "git add -A && git commit -m start"}
+			return "", &Error{Kind: ErrNoCommits, Path: w.Top, Remedy: "git add -A && git commit -m start"}
 		}
-		return err
+		return "", err
 	}
 	w.BaseBranch, err = g.line(ctx, run, "symbolic-ref", "--quiet", "--short", "HEAD")
 	if _, ok := errors.AsType[*GitError](err); ok {
 		w.BaseBranch = ""
 	} else if err != nil {
-		return err
+		return "", err
 	}
 	w.Origin = pickOrigin(settings)
 	if err := w.refuseSubmodules(ctx, g, run); err != nil {
-		return err
+		return "", err
 	}
 	dirty, err := g.dirty(ctx, run, settings)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if len(dirty) > 0 && s.Mode == ModeInPlace {
 		if !s.AllowDirty {
-			return &Error{Kind: ErrDirty, Path: w.Top, Files: first(dirty), Total: len(dirty),
+			return "", &Error{Kind: ErrDirty, Path: w.Top, Files: first(dirty), Total: len(dirty),
 				Remedy: "commit or stash them; or allow a dirty tree: they are then counted among the agent's changes"}
 		}
 		w.Notes = append(w.Notes, fmt.Sprintf("%d uncommitted changes of yours are counted among the agent's: %s", len(dirty), quoted(first(dirty))))
-		return nil
+		return head, nil
 	}
 	if len(dirty) > 0 && !s.AllowDirty {
-		return &Error{Kind: ErrDirty, Path: w.Top, Files: first(dirty), Total: len(dirty),
+		return "", &Error{Kind: ErrDirty, Path: w.Top, Files: first(dirty), Total: len(dirty),
 			Remedy: "commit or stash them; or allow it (--allow-dirty): they then stay out of the agent's copy"}
 	}
 	if w.BaseBranch == "" {
@@ -455,7 +460,7 @@ func (w *Workspace) inspect(ctx context.Context, g git, s Source) error {
 	if w.Shallow {
 		w.Notes = append(w.Notes, "the checkout is shallow, so is the copy")
 	}
-	return nil
+	return head, nil
 }
 
 // refuseSubmodules looks for links to other repositories in HEAD.
@@ -550,7 +555,7 @@ const baseRef = "refs/sbxpair/base"
 
 // copyBase makes the clean base repository by a fetch: the pack protocol copies objects, whatever the user's
 // repository shares with others by alternates or hard links.
-func (w *Workspace) copyBase(ctx context.Context, g git) error {
+func (w *Workspace) copyBase(ctx context.Context, g git, head string) error {
 	format, err := g.line(ctx, gitRun{dir: w.Top}, "rev-parse", "--show-object-format")
 	if err != nil {
 		return err
@@ -565,7 +570,15 @@ func (w *Workspace) copyBase(ctx context.Context, g git) error {
 	if w.Base, err = g.line(ctx, run, "rev-parse", baseRef); err != nil {
 		return err
 	}
-	return nil
+	return w.unmoved(w.Base, head)
+}
+
+// unmoved refuses a checkout whose HEAD is not the one that was looked at.
+func (w *Workspace) unmoved(now, head string) error {
+	if now == head {
+		return nil
+	}
+	return &Error{Kind: ErrMoved, Path: w.Top, Detail: fmt.Sprintf("HEAD is %.12s, and was %.12s a moment ago", now, head), Remedy: "try again"}
 }
 
 // initBare makes a bare repository without hooks, whose HEAD names no branch: newer gits read attributes from HEAD's

@@ -354,7 +354,7 @@ func TestRemoveUnreadable(t *testing.T) {
 
 func TestProbe(t *testing.T) {
 	w := prepare(t, newRepo(t))
-	if err := w.Probe(t.Context(), guest{home: t.TempDir()}); err != nil {
+	if err := w.Probe(t.Context(), sandbox{home: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
 	if got := sh(t, w.Dir, "git status --porcelain --ignored"); got != "" {
@@ -362,19 +362,19 @@ func TestProbe(t *testing.T) {
 	}
 	moved := w
 	moved.Dir += "-elsewhere"
-	err := moved.Probe(t.Context(), guest{home: t.TempDir()})
+	err := moved.Probe(t.Context(), sandbox{home: t.TempDir()})
 	if !errors.Is(err, workspace.ErrUnusable) || !strings.Contains(err.Error(), "the folder is not there") {
 		t.Errorf("absent: %v", err)
 	}
 	moved = w
 	moved.Base = strings.Repeat("0", 40)
-	if err := moved.Probe(t.Context(), guest{home: t.TempDir()}); !errors.Is(err, workspace.ErrUnusable) || !strings.Contains(err.Error(), "HEAD is "+w.Base) {
+	if err := moved.Probe(t.Context(), sandbox{home: t.TempDir()}); !errors.Is(err, workspace.ErrUnusable) || !strings.Contains(err.Error(), "HEAD is "+w.Base) {
 		t.Errorf("wrong HEAD: %v", err)
 	}
 	if os.Geteuid() != 0 {
 		sh(t, w.Dir, "chmod 555 .")
 		t.Cleanup(func() { os.Chmod(w.Dir, 0o755) })
-		if err := w.Probe(t.Context(), guest{home: t.TempDir()}); !errors.Is(err, workspace.ErrUnusable) || !strings.Contains(err.Error(), "cannot write there") {
+		if err := w.Probe(t.Context(), sandbox{home: t.TempDir()}); !errors.Is(err, workspace.ErrUnusable) || !strings.Contains(err.Error(), "cannot write there") {
 			t.Errorf("read-only: %v", err)
 		}
 	}
@@ -433,5 +433,24 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 	if slices.Sort(names); len(slices.Compact(names)) != 3 {
 		t.Error("folders are shared")
+	}
+}
+
+// What was looked at is what is copied: a commit that comes in between is refused.
+func TestMovedMeanwhile(t *testing.T) {
+	for _, mode := range []workspace.Mode{workspace.ModeClone, workspace.ModeTracked, workspace.ModeInPlace} {
+		repo := newRepo(t)
+		co, err := workspace.Inspect(t.Context(), workspace.Source{Dir: repo, Mode: mode, Branch: "sbxpair/run-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sh(t, repo, "git commit -q --allow-empty -m between")
+		dest := filepath.Join(t.TempDir(), "ws")
+		if _, err := co.Prepare(t.Context(), dest); !errors.Is(err, workspace.ErrMoved) {
+			t.Errorf("%s: %v, want ErrMoved", mode, err)
+		}
+		if entries, err := os.ReadDir(dest); err == nil && len(entries) > 0 {
+			t.Errorf("%s: something is left in %s", mode, dest)
+		}
 	}
 }
