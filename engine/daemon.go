@@ -352,7 +352,7 @@ func (d *Daemon) autoStop(ctx context.Context) {
 		d.work.Go(func() {
 			log := d.Engine.logger().With("runtime", p.record.Name)
 			log.Info("auto-stop grace period expired, stopping runtime")
-			err := d.Engine.Stop(ctx, p.record.Name)
+			_, err := d.Engine.Stop(ctx, p.record.Name)
 			d.mu.Lock()
 			delete(d.stopping, id)
 			d.idle[id] = time.Now() // after a failure, the grace period again

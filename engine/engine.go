@@ -13,6 +13,7 @@ import (
 
 	"github.com/sbxpair/sbxpair/engine/ports"
 	"github.com/sbxpair/sbxpair/engine/settings"
+	"github.com/sbxpair/sbxpair/engine/statefile"
 )
 
 // An Engine makes and runs the sandboxes of one state. It is safe for concurrent use.
@@ -313,37 +314,51 @@ func (e *Engine) KeepAlive(ctx context.Context, name string) error {
 	return nil
 }
 
-// Stop ends the sandbox and keeps its disk. One that is stopped already is left so.
-func (e *Engine) Stop(ctx context.Context, name string) error {
+// Stop ends the sandbox and keeps its disk. One that is stopped already is left so. One whose process was lost keeps its disk
+// as of its last start, and lost says so.
+func (e *Engine) Stop(ctx context.Context, name string) (lost bool, err error) {
 	unlock, err := e.lock(ctx, name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer unlock()
 	r, err := e.load(name)
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case r.Status == Creating:
-		return errors.Join(ErrNotFound, e.remove(ctx, r))
+		return false, errors.Join(ErrNotFound, e.remove(ctx, r))
 	case r.Status == Stopped:
-		return nil
+		return false, nil
 	}
-	if r.Status == Running && !r.Lost() {
+	lost = r.Lost()
+	if r.Status == Running && !lost {
 		if err := e.saveDisk(ctx, r); err != nil {
-			return err
+			return false, err
+		}
+		r.Status = Stopping // from here on a crash loses nothing
+		if err := e.save(r); err != nil {
+			return false, err
 		}
 	}
-	if err := errors.Join(e.destroy(ctx, r), os.RemoveAll(e.State.ProxyDir(r.ID))); err != nil {
-		return err
-	}
-	r.Status, r.StoppedAt, r.Process, r.ProcessStart = Stopped, time.Now().UTC(), 0, 0
-	if err := e.save(r); err != nil {
-		return err
+	if err := e.end(ctx, &r); err != nil {
+		return lost, err
 	}
 	e.notify(ctx)
 	e.State.dropRuntime()
-	return nil
+	return lost, nil
+}
+
+// end ends whatever of the sandbox runs and records it as stopped; the caller holds its lock.
+func (e *Engine) end(ctx context.Context, r *Record) error {
+	if err := errors.Join(e.destroy(ctx, *r), os.RemoveAll(e.State.ProxyDir(r.ID))); err != nil {
+		return err
+	}
+	if r.Status != Starting { // else it was stopped all the time
+		r.StoppedAt = time.Now().UTC()
+	}
+	r.Status, r.Process, r.ProcessStart = Stopped, 0, 0
+	return e.save(*r)
 }
 
 // saveDisk writes what the sandbox changed outside its workspaces beside its record; the old one stays until it is whole.
@@ -353,6 +368,9 @@ func (e *Engine) saveDisk(ctx context.Context, r Record) error {
 		return err
 	}
 	if err := e.runsc(ctx, saveTimeout, r, "tar", "rootfs-upper", "--file="+tmp, containerID(r.ID)); err != nil {
+		return errors.Join(fmt.Errorf("save the disk: %w", err), os.RemoveAll(tmp))
+	}
+	if err := statefile.Sync(tmp); err != nil { // or a power cut could leave the new name without its content
 		return errors.Join(fmt.Errorf("save the disk: %w", err), os.RemoveAll(tmp))
 	}
 	return os.Rename(tmp, e.upperTar(r.Name))
@@ -417,8 +435,8 @@ func (e *Engine) remove(ctx context.Context, r Record) error {
 	return os.RemoveAll(dir)
 }
 
-// Recover finishes what interrupted commands left: a half-made sandbox is removed, a half-started one is stopped. It takes
-// each sandbox's lock only if it is free: behind a held one somebody is at work.
+// Recover finishes what interrupted commands left: a half-made sandbox is removed, a half-started or half-stopped one is
+// stopped. It takes each sandbox's lock only if it is free: behind a held one somebody is at work.
 func (e *Engine) Recover(ctx context.Context) error {
 	list, err := e.all()
 	if err != nil {
@@ -426,7 +444,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	}
 	var errs []error
 	for _, r := range list {
-		if r.Status == Creating || r.Status == Starting {
+		if r.Status == Creating || r.Status == Starting || r.Status == Stopping {
 			errs = append(errs, e.recoverOne(ctx, r.Name))
 		}
 	}
@@ -452,12 +470,8 @@ func (e *Engine) recoverOne(ctx context.Context, name string) error {
 		return err
 	case r.Status == Creating:
 		return e.remove(ctx, r)
-	case r.Status == Starting:
-		if err := e.destroy(ctx, r); err != nil {
-			return err
-		}
-		r.Status = Stopped
-		return e.save(r)
+	case r.Status == Starting || r.Status == Stopping:
+		return e.end(ctx, &r)
 	}
 	return nil
 }

@@ -275,6 +275,16 @@ func TestMergeEnv(t *testing.T) {
 	}
 }
 
+// A state folder whose path gVisor would take for a list is refused before anything is made.
+func TestStatePath(t *testing.T) {
+	for _, name := range []string{"a,b", "a:b"} {
+		_, err := OpenState(filepath.Join(t.TempDir(), name), "")
+		if err == nil || !strings.Contains(err.Error(), "colon or a comma") || !strings.Contains(err.Error(), "SBX_LOCAL_STATE") {
+			t.Errorf("%s: %v, want a refusal that says what to do", name, err)
+		}
+	}
+}
+
 // Sockets have short paths, however long the state's own is; a runtime folder that is not ours is not used.
 func TestStateRuntime(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 30), "state")

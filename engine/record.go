@@ -23,12 +23,14 @@ import (
 // Status is the state of a sandbox.
 type Status string
 
-// Statuses. A sandbox is "creating" from before its first file until it runs, and "starting" while it comes back from
-// "stopped": whoever finds it so, holding its lock, knows that the command that did it died.
+// Statuses. A sandbox is "creating" from before its first file until it runs, "starting" while it comes back from "stopped",
+// and "stopping" from when its disk is saved until nothing of it runs: whoever finds it so, holding its lock, knows that the
+// command that did it died.
 const (
 	Creating Status = "creating"
 	Starting Status = "starting"
 	Running  Status = "running"
+	Stopping Status = "stopping"
 	Stopped  Status = "stopped"
 )
 

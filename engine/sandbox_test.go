@@ -341,7 +341,7 @@ func TestStopStart(t *testing.T) {
 	r := create(t, e, "demo", workspace)
 	sh(t, e, r, "echo kept > /home/agent/a; rm /etc/inputrc 2>/dev/null; chmod 700 /home/agent; ln -s a /home/agent/l")
 	for range 2 { // the second has nothing to do
-		if err := e.Stop(t.Context(), "demo"); err != nil {
+		if _, err := e.Stop(t.Context(), "demo"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -451,7 +451,7 @@ nohup python3 /tmp/s.py >/dev/null 2>&1 &`)
 		t.Fatal(err)
 	}
 	answers("no answer after a kill of the daemon", p)
-	if err := e.Stop(t.Context(), "demo"); err != nil {
+	if _, err := e.Stop(t.Context(), "demo"); err != nil {
 		t.Fatal(err)
 	}
 	if got := talk(p); got != "" {
@@ -559,7 +559,7 @@ printf '#!/bin/sh\nset -e\necho ran > /var/lib/greet\n' > p/DEBIAN/postinst; chm
 printf '#!/bin/sh\necho hello\n' > p/usr/bin/greet; chmod 755 p/usr/bin/greet; dpkg-deb -b p greet.deb
 sudo dpkg -i greet.deb`)
 	sh(t, e, r, "touch /opt/mark; dpkg -s greet | grep -q 'ok installed' && apt-get check >/dev/null && [ $(greet) = hello ]")
-	if err := e.Stop(t.Context(), "demo"); err != nil {
+	if _, err := e.Stop(t.Context(), "demo"); err != nil {
 		t.Fatal(err)
 	}
 	r, _, _, err := e.Ensure(t.Context(), "demo")
@@ -1058,6 +1058,40 @@ func TestLimits(t *testing.T) {
 	}
 	if code, err := e.Exec(t.Context(), r, engine.ExecSpec{Argv: []string{"sh", "-c", "head -c 900M /dev/zero | tail -c 800M >/dev/null"}}); err == nil && code == 0 {
 		t.Error("800 MiB of memory were had within 512")
+	}
+
+	if out, err := cli(t.Context(), e, "settings", "set", "limits.pids", "96").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r = create(t, e, "threads", workspace)
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*" + r.ID) // version 2
+	if len(groups) == 0 {
+		groups, _ = filepath.Glob("/sys/fs/cgroup/pids/*" + r.ID)
+	}
+	if len(groups) != 1 {
+		t.Fatalf("control groups %q", groups)
+	}
+	number := func(file string) int {
+		data, err := os.ReadFile(filepath.Join(groups[0], file))
+		if err != nil {
+			return 0 // the sandbox has ended at its limit
+		}
+		n, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+		return n
+	}
+	if n := number("pids.max"); n != 96 {
+		t.Errorf("the kernel's limit is %d, want 96", n)
+	}
+	var out bytes.Buffer // the sandbox may end at the limit, and the exec with it
+	_, err = e.Exec(t.Context(), r, engine.ExecSpec{Argv: []string{"sh", "-c", "i=0; while [ $i -lt 300 ]; do sleep 60 & i=$((i+1)); done; echo all"}, Stdout: &out})
+	if n := number("pids.current"); n > 96 {
+		t.Errorf("%d threads on the host, of 96", n)
+	}
+	if err == nil && out.String() == "all\n" {
+		t.Error("300 processes were had with 96 threads")
+	}
+	if _, _, _, err := e.Ensure(t.Context(), "threads"); err != nil { // whatever became of it
+		t.Errorf("after its limit: %v", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -35,6 +36,9 @@ func OpenState(dir, userRuntime string) (*State, error) {
 	}
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, fmt.Errorf("state folder: %w", err)
+	}
+	if strings.ContainsAny(dir, ":,") { // gVisor takes the path within a list
+		return nil, fmt.Errorf("state folder %s: a path with a colon or a comma cannot be used; choose another by SBX_LOCAL_STATE or XDG_STATE_HOME", dir)
 	}
 	sum := sha256.Sum256([]byte(dir))
 	leaf := hex.EncodeToString(sum[:4])

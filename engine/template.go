@@ -168,6 +168,10 @@ func (e *Engine) SaveTemplate(ctx context.Context, name, ref string) (Template, 
 	switch {
 	case err != nil:
 		return Template{}, err
+	case r.Status == Stopping: // by a command that died
+		if err := e.end(ctx, &r); err != nil {
+			return Template{}, err
+		}
 	case r.Status != Stopped && !r.Lost():
 		return Template{}, ErrRunning
 	}

@@ -113,7 +113,7 @@ func TestImage(t *testing.T) {
 	if err := e.CopyOut(t.Context(), r, "/etc/motd", back, false); err != nil {
 		t.Error(err)
 	}
-	if err := e.Stop(t.Context(), "demo"); err != nil {
+	if _, err := e.Stop(t.Context(), "demo"); err != nil {
 		t.Fatal(err)
 	}
 	saved, err := e.SaveTemplate(t.Context(), "demo", "mine")

@@ -4,6 +4,7 @@ package tarball
 
 import (
 	"archive/tar"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -196,10 +197,7 @@ func unpack(r *Reader, at *os.Root, name string) error {
 			}
 			at.Chtimes(p, h.ModTime, h.ModTime) // a time that cannot be kept is no failure of the copy
 		case tar.TypeSymlink:
-			if err := makeRoom(at, p); err != nil {
-				return err
-			}
-			if err := at.Symlink(h.Linkname, p); err != nil {
+			if err := place(at, p, func(tmp string) error { return at.Symlink(h.Linkname, tmp) }); err != nil {
 				return err
 			}
 		default:
@@ -236,28 +234,32 @@ func makeDir(at *os.Root, p string) error {
 	return nil
 }
 
-// makeRoom removes a file or link in the way; a folder is never replaced.
-func makeRoom(at *os.Root, p string) error {
-	fi, err := at.Lstat(p)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case fi.IsDir():
+// place puts what make made under another name beside p in p's place, all at once: a copy that is cut off leaves what was
+// there. A folder is never replaced.
+func place(at *os.Root, p string, make func(tmp string) error) error {
+	if fi, err := at.Lstat(p); err == nil && fi.IsDir() {
 		return fmt.Errorf("cannot overwrite directory %q with non-directory", p)
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return at.Remove(p)
+	tmp := path.Join(path.Dir(p), ".sbx-cp-"+rand.Text())
+	err := make(tmp)
+	if err == nil {
+		err = at.Rename(tmp, p)
+	}
+	if err != nil {
+		at.Remove(tmp)
+	}
+	return err
 }
 
 func makeFile(at *os.Root, p string, mode fs.FileMode, r io.Reader) error {
-	if err := makeRoom(at, p); err != nil {
-		return err
-	}
-	f, err := at.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, r)
-	return errors.Join(err, f.Chmod(mode), f.Close())
+	return place(at, p, func(tmp string) error {
+		f, err := at.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(f, r)
+		return errors.Join(err, f.Chmod(mode), f.Close())
+	})
 }

@@ -117,6 +117,30 @@ func TestHostileArchives(t *testing.T) {
 }
 
 // What is packed comes out the same, links as links, FIFOs left out.
+// A copy that is cut off leaves the file that was there, and nothing beside it.
+func TestCutArchive(t *testing.T) {
+	src, dst := filepath.Join(t.TempDir(), "file"), t.TempDir()
+	old := filepath.Join(dst, "file")
+	if err := errors.Join(os.WriteFile(src, bytes.Repeat([]byte("new"), 1<<16), 0o600), os.WriteFile(old, []byte("old"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	if err := Write(&archive, src); err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewReader(io.LimitReader(&archive, 100_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Place(r, dst, "file", false); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("error %v, want io.ErrUnexpectedEOF", err)
+	}
+	left, err := os.ReadDir(dst)
+	if data, readErr := os.ReadFile(old); err != nil || len(left) != 1 || string(data) != "old" {
+		t.Errorf("left %v; the file is %q (%v, %v)", left, data, err, readErr)
+	}
+}
+
 func TestRoundTrip(t *testing.T) {
 	src := filepath.Join(t.TempDir(), "src")
 	if err := errors.Join(

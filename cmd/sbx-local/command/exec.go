@@ -99,7 +99,7 @@ func runExec(ctx context.Context, a *app, o execOptions, name string, argv []str
 func (a *app) ensure(ctx context.Context, e *engine.Engine, name string) (engine.Record, error) {
 	r, started, lost, err := e.Ensure(ctx, name)
 	if lost {
-		fmt.Fprintf(a.Stderr, "warning: sandbox '%s' had ended without being stopped; what it changed outside its workspaces since its last start is lost\n", name)
+		fmt.Fprint(a.Stderr, lostText(name))
 	}
 	if err != nil {
 		return engine.Record{}, worded(err, name)
@@ -108,6 +108,11 @@ func (a *app) ensure(ctx context.Context, e *engine.Engine, name string) (engine
 		fmt.Fprintf(a.Stderr, "Sandbox %s started successfully\n", name)
 	}
 	return r, nil
+}
+
+// lostText says what a sandbox lost that ended without being stopped.
+func lostText(name string) string {
+	return fmt.Sprintf("warning: sandbox '%s' had ended without being stopped; what it changed outside its workspaces since its last start is lost\n", name)
 }
 
 // exec runs the program, with the caller's terminal if tty is set.

@@ -34,8 +34,12 @@ func runStop(ctx context.Context, a *app, names []string) error {
 		return err
 	}
 	return a.each(names, func(name string, say func(string)) error {
-		if err := e.Stop(ctx, name); err != nil {
+		lost, err := e.Stop(ctx, name)
+		if err != nil {
 			return worded(err, name)
+		}
+		if lost {
+			fmt.Fprint(a.Stderr, lostText(name))
 		}
 		say(fmt.Sprintf("Sandbox '%s' stopped; state preserved. Restart with: sbx run --name %s\n", name, name))
 		return nil
@@ -56,7 +60,7 @@ func (a *app) stopAll(ctx context.Context) error {
 	g.SetLimit(parallel)
 	for _, r := range list {
 		g.Go(func() error {
-			if err := e.Stop(ctx, r.Name); err != nil && !errors.Is(err, engine.ErrNotFound) {
+			if _, err := e.Stop(ctx, r.Name); err != nil && !errors.Is(err, engine.ErrNotFound) {
 				return fmt.Errorf("stop %s: %w", r.Name, err)
 			}
 			return nil

@@ -124,9 +124,12 @@ func runTemplateSave(ctx context.Context, a *app, name, ref, output string) erro
 		if !a.ask(fmt.Sprintf("Sandbox %s is running and must be stopped before saving. Stop it now? (y/N): ", name)) {
 			return hint(fmt.Errorf("%w; stop it first with:", engine.ErrRunning), "sbx stop "+name)
 		}
-		if err := e.Stop(ctx, name); err != nil {
+		if _, err := e.Stop(ctx, name); err != nil {
 			return worded(err, name)
 		}
+	}
+	if r.Lost() {
+		fmt.Fprint(a.Stderr, lostText(name))
 	}
 	fmt.Fprintln(a.Stdout, "Snapshotting image in sandbox ...")
 	t, err := e.SaveTemplate(ctx, name, ref)
