@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -125,14 +126,14 @@ func TestCutArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	var archive bytes.Buffer
-	if err := Write(&archive, src); err != nil {
+	if err := tarball.Write(&archive, src); err != nil {
 		t.Fatal(err)
 	}
-	r, err := NewReader(io.LimitReader(&archive, 100_000))
+	r, err := tarball.NewReader(io.LimitReader(&archive, 100_000))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Place(r, dst, "file", false); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := tarball.Place(r, dst, "file", false); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("error %v, want io.ErrUnexpectedEOF", err)
 	}
 	left, err := os.ReadDir(dst)
