@@ -1,6 +1,9 @@
 package github
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -9,6 +12,7 @@ import (
 var testCleaning = Cleaning{Domains: []string{"github.com", "example.test"}, Repos: []Repo{{"octo", "app"}}, Mentions: []string{"friend"}}
 
 func TestCleanBody(t *testing.T) {
+	page := "| matter | text | becomes |\n| --- | --- | --- |\n"
 	for _, tt := range []struct{ name, in, want string }{
 		{"nothing to do", "Fixed the *parser*.\n\n- one\n- two `x`", "Fixed the *parser*.\n\n- one\n- two `x`"},
 		{"mention", "hi @user!", "hi `@user`!"},
@@ -60,6 +64,7 @@ func TestCleanBody(t *testing.T) {
 		{"spans that would touch", "`a`@user`b`", "`a` `@user` `b`"},
 		{"bad UTF-8", "a\xffb", "a\ufffdb"},
 	} {
+		page += fmt.Sprintf("| %s | %s | %s |\n", tt.name, cell(tt.in), cell(tt.want))
 		t.Run(tt.name, func(t *testing.T) {
 			got := CleanBody(tt.in, testCleaning)
 			if got != tt.want {
@@ -70,6 +75,39 @@ func TestCleanBody(t *testing.T) {
 			}
 		})
 	}
+	pageSection(t, "gate.md", "cleaning", page)
+}
+
+// cell shows a text in a table of Markdown.
+func cell(s string) string {
+	s = strings.ReplaceAll(strings.Trim(strconv.QuoteToASCII(s), `"`), "|", `\|`)
+	fence := "`"
+	for strings.Contains(s, fence) {
+		fence += "`"
+	}
+	return fence + " " + s + " " + fence
+}
+
+// randomTexts is how many TestCleanRandom makes.
+const randomTexts = 2_000
+
+// TestCleanRandom holds what FuzzClean holds for texts put together at random of what the rules look at, the same ones each time.
+func TestCleanRandom(t *testing.T) {
+	pieces := []string{"@user", "@", "&#64;", "&amp;", "`", "``", "```", "~~~", "\n", "\n\n", " ", "  ", "\t", "<", ">", "<!--", "-->", "<b>", "</b>", "<a href=", "\\", "#1", "fixes ", "Closes: ",
+		"octo/app", "other/repo", "#2", "https://", "http:", "//", "evil.test", "github.com", "www.", "/", "/merge", "|", "|---|", "- ", "1. ", "[x](", ")", "[", "]", "*", "_", "\u200b", "\u202e", "\x1b[31m", "\r", "\x00",
+		"\xff", "é", "e\u0301", "👩\u200d👧", "＠", "word", "GH-3", "javascript:", "mailto:", "a@b.test", "@org/team", "abcdef1", ".", ",", "(", "'"}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range randomTexts {
+		var s strings.Builder
+		for range 1 + r.IntN(14) {
+			s.WriteString(pieces[r.IntN(len(pieces))])
+		}
+		if cleanHolds(t, s.String()); t.Failed() {
+			return
+		}
+	}
+	pageSection(t, "gate.md", "random", fmt.Sprintf("Beside this table, each test run cleans %d texts put together at random of %d such pieces, and holds for each that cleaning it again changes\n"+
+		"nothing, that it fits, and that no comment, control character, invisible letter or other protocol is left.\n", randomTexts, len(pieces)))
 }
 
 func TestCleanTitle(t *testing.T) {

@@ -265,7 +265,7 @@ func TestFieldReports(t *testing.T) {
 			t.Fatal(err)
 		}
 		v := CheckRequests(DefaultBounds(repoApp, "main"), Cleaning{}, []Request{{Kind: RequestComment, Body: "still here"}})
-		if _, err := Perform(t.Context(), b.client, repoApp, "r1", 0, n, v[0]); err != nil {
+		if _, err := Perform(t.Context(), b.client, repoApp, "r1", 0, Own{Issue: n}, v[0]); err != nil {
 			t.Errorf("the comment is not posted: %v", err)
 		}
 	})

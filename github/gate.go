@@ -60,7 +60,8 @@ const (
 	ReasonCount      Code = "count"      // more requests of a kind than allowed
 	ReasonTarget     Code = "target"     // an issue or pull request that is not the run's
 	ReasonLabel      Code = "label"
-	ReasonField      Code = "field" // missing, unknown or malformed field of a request
+	ReasonPerson     Code = "person" // who may not be assigned or asked
+	ReasonField      Code = "field"  // missing, unknown or malformed field of a request
 )
 
 // Reason is one thing the gate found.

@@ -23,6 +23,7 @@ func patchOf(path, added string) []byte {
 
 // TestGate is the gate's table of refusals.
 func TestGate(t *testing.T) {
+	page := "| change | decision | reason |\n| --- | --- | --- |\n"
 	file := func(f FileChange) func(*Change) { return func(c *Change) { c.Files = []FileChange{f} } }
 	added := func(p string) func(*Change) {
 		return file(FileChange{Path: p, Status: "A", OldMode: modeNone, Mode: modeFile})
@@ -36,6 +37,7 @@ func TestGate(t *testing.T) {
 		{"an ordinary change", func(*Change) {}, Allow, ""},
 		{"a new file", added("src/x/y.go"), Allow, ""},
 		{"another repository", func(c *Change) { c.Repo.Name = "other" }, Refuse, ReasonRepository},
+		{"a fork that the run is not for", func(c *Change) { c.Fork = Repo{"octo", "fork"} }, Refuse, ReasonRepository},
 		{"the same in other case", func(c *Change) { c.Repo.Name = "APP" }, Allow, ""},
 		{"branch outside the prefix", func(c *Change) { c.Branch = "feature" }, Refuse, ReasonBranch},
 		{"branch that climbs out", func(c *Change) { c.Branch = "sbxpair/../main" }, Refuse, ReasonBranch},
@@ -102,6 +104,7 @@ func TestGate(t *testing.T) {
 		{"secret in a body", func(c *Change) { c.Body = "x ghp_0123456789abcdefABCDEF0123456789abcd" }, Refuse, ReasonSecret},
 		{"secret in a file's name", added("x/" + canary.Reveal()), Refuse, ReasonSecret},
 	} {
+		page += fmt.Sprintf("| %s | %s | %s |\n", tt.name, tt.want, tt.code)
 		t.Run(tt.name, func(t *testing.T) {
 			b := DefaultBounds(repoApp, "main")
 			b.Secrets = []secrets.Value{canary}
@@ -117,6 +120,12 @@ func TestGate(t *testing.T) {
 			}
 		})
 	}
+	pageSection(t, "gate.md", "changes", page)
+	page = "| paths | patterns | policy |\n| --- | --- | --- |\n"
+	for _, group := range DefaultProtection() {
+		page += fmt.Sprintf("| %s | `%s` | %s |\n", group.Name, strings.Join(group.Patterns, "` `"), group.Policy)
+	}
+	pageSection(t, "gate.md", "protected", page)
 }
 
 func TestGatePolicies(t *testing.T) {

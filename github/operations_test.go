@@ -3,6 +3,7 @@ package github
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/fixtures/github/hub"
+	"github.com/sbxpair/sbxpair/secrets"
 )
 
 func TestOperations(t *testing.T) {
@@ -227,10 +229,14 @@ func TestReadError(t *testing.T) {
 func TestRequests(t *testing.T) {
 	b := DefaultBounds(repoApp, "main")
 	b.Secrets = append(b.Secrets, canary)
-	b.Requests.Max[RequestLabels] = 1
 	b.Requests.Labels = []string{"bug"}
 	b.Requests.Numbers = []int{7}
 	b.Requests.TitlePrefix = "[agent] "
+	b.Requests.People = []string{"friend"}
+	for _, kind := range RequestKinds() {
+		b.Requests.Max[kind] = 1
+	}
+	page := "| request | decision | reason |\n| --- | --- | --- |\n"
 	for _, tt := range []struct {
 		name, line string
 		want       Decision
@@ -240,6 +246,15 @@ func TestRequests(t *testing.T) {
 		{"comment", `{"kind":"comment","body":"x","number":7}`, Allow, ""},
 		{"issue", `{"kind":"issue","title":"t","body":"x","labels":["BUG"]}`, Allow, ""},
 		{"labels", `{"kind":"labels","labels":["bug"]}`, Allow, ""},
+		{"people", `{"kind":"assign","people":["Friend"]}`, Allow, ""},
+		{"reviewers", `{"kind":"reviewers","people":["friend"]}`, Allow, ""},
+		{"review", `{"kind":"review","body":"x","number":7}`, Allow, ""},
+		{"close", `{"kind":"close"}`, Allow, ""},
+		{"somebody else", `{"kind":"assign","people":["friend","boss"]}`, Refuse, ReasonPerson},
+		{"nobody", `{"kind":"reviewers","people":[]}`, Refuse, ReasonField},
+		{"too many people", `{"kind":"assign","people":["friend","friend","friend","friend","friend","friend","friend","friend","friend","friend","friend"]}`, Refuse, ReasonPerson},
+		{"an approving review", `{"kind":"review","body":"x","event":"APPROVE"}`, Refuse, ReasonField},
+		{"another issue closed", `{"kind":"close","number":9}`, Refuse, ReasonTarget},
 		{"no JSON", `create an issue please`, Refuse, ReasonField},
 		{"a list", `[]`, Refuse, ReasonField},
 		{"null", `null`, Refuse, ReasonField},
@@ -259,6 +274,7 @@ func TestRequests(t *testing.T) {
 		{"a secret", `{"kind":"comment","body":"` + canary.Reveal() + `"}`, Refuse, ReasonSecret},
 		{"a secret split by a comment", `{"kind":"comment","body":"` + canary.Reveal()[:20] + `<!-- -->` + canary.Reveal()[20:] + `"}`, Refuse, ReasonSecret},
 	} {
+		page += fmt.Sprintf("| %s | %s | %s |\n", tt.name, tt.want, tt.code)
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ReadRequests(strings.NewReader("\n"+tt.line+"\n"), b, Cleaning{})
 			if err != nil || len(got) != 1 {
@@ -274,6 +290,7 @@ func TestRequests(t *testing.T) {
 			}
 		})
 	}
+	pageSection(t, "requests.md", "refusals", page)
 	t.Run("one fault does not stop the others, and counts hold", func(t *testing.T) {
 		lines := strings.Repeat(`{"kind":"comment","body":"x"}`+"\n", 3) + "junk\n" + `{"kind":"issue","title":"t","body":"x"}`
 		got, err := ReadRequests(strings.NewReader(lines), b, Cleaning{})
@@ -298,7 +315,7 @@ func TestRequests(t *testing.T) {
 				Required   []string
 			}
 		}
-		if err := json.Unmarshal(RequestSchema(b.Requests), &doc); err != nil || len(doc.OneOf) != 4 {
+		if err := json.Unmarshal(RequestSchema(b.Requests), &doc); err != nil || len(doc.OneOf) != len(RequestKinds()) {
 			t.Errorf("%+v %v", doc, err)
 		}
 		if none := RequestSchema(RequestBounds{}); strings.Contains(string(none), "comment") {
@@ -306,9 +323,105 @@ func TestRequests(t *testing.T) {
 		}
 		prompt := RequestPrompt(DefaultRequestBounds(), "/out/requests.jsonl")
 		for _, spec := range requestTable() {
-			if allowed := spec.kind != RequestLabels; strings.Contains(prompt, `"`+string(spec.kind)+`", "`) != allowed {
+			if allowed := DefaultRequestBounds().Max[spec.kind] > 0; strings.Contains(prompt, `"`+string(spec.kind)+`", "`) != allowed {
 				t.Errorf("prompt for %s:\n%s", spec.kind, prompt)
 			}
 		}
 	})
+}
+
+// TestPerform carries out one request of each kind, twice: the second time finds the first one's work.
+func TestPerform(t *testing.T) {
+	b := newBench(t)
+	b.write("src/a.go", "package a // x\n")
+	b.commit("one")
+	b.AddToken(secrets.New("github_pat_11FRIEND000"+strings.Repeat("f", 59)), hub.Token{Login: "friend"})
+	issue, err := b.AddIssue("octo/app", "octo", "Broken", "It is.", "bug")
+	if err != nil {
+		t.Fatal(err)
+	}
+	delivered, err := b.deliver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := Own{Pull: delivered.PullRequest.Number, Issue: issue}
+	bounds := DefaultBounds(repoApp, "main")
+	bounds.Requests = RequestBounds{Max: map[RequestKind]int{}, Labels: []string{"bug"}, People: []string{"friend"}}
+	lines := ""
+	for _, spec := range requestTable() {
+		bounds.Requests.Max[spec.kind] = 1
+		request := map[string]any{"kind": spec.kind}
+		for _, f := range spec.fields {
+			switch f.name {
+			case "labels":
+				request[f.name] = []string{"bug"}
+			case "people":
+				request[f.name] = []string{"friend"}
+			case "title", "body":
+				request[f.name] = "An agent's " + f.name
+			}
+		}
+		line, err := json.Marshal(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += string(line) + "\n"
+	}
+	verdicts, err := ReadRequests(strings.NewReader(lines), bounds, Cleaning{})
+	if err != nil || len(verdicts) != len(RequestKinds()) {
+		t.Fatalf("%+v, %v", verdicts, err)
+	}
+	for range 2 {
+		for i, v := range verdicts {
+			if v.Request.Kind == RequestPullRequest {
+				continue
+			}
+			got, err := Perform(t.Context(), b.client, repoApp, "r1", i, own, v)
+			want := own.Pull
+			switch v.Request.Kind {
+			case RequestAssign, RequestClose:
+				want = issue
+			case RequestIssue:
+				want = got.Number
+			}
+			if err != nil || got.Number != want || len(got.Dropped) != 0 {
+				t.Errorf("%s: %+v, %v; want it on #%d", v.Request.Kind, got, err, want)
+			}
+		}
+	}
+	pulls, err := b.Pulls(t.Context(), "octo/app")
+	if err != nil || len(pulls) != 1 || len(pulls[0].Reviews) != 1 || len(pulls[0].Comments) != 2 || !slices.Equal(pulls[0].Labels, []string{"bug"}) {
+		t.Errorf("pull requests %+v, %v", pulls, err)
+	}
+	issues, err := b.Issues("octo/app")
+	if err != nil || len(issues) != 2 || issues[0].State != "closed" {
+		t.Errorf("issues %+v, %v", issues, err)
+	}
+	for _, v := range verdicts {
+		if v.Request.Kind == RequestIssue || v.Request.Kind == RequestPullRequest {
+			continue
+		}
+		if _, err := Perform(t.Context(), b.client, repoApp, "r1", 9, Own{}, v); !errors.Is(err, ErrOutOfBounds) {
+			t.Errorf("%s without anything of the run's own: %v", v.Request.Kind, err)
+		}
+	}
+}
+
+// TestRequestsPage holds that the page about requests is what the table says.
+func TestRequestsPage(t *testing.T) {
+	page := "| kind | what it asks for | fields |\n| --- | --- | --- |\n"
+	for _, spec := range requestTable() {
+		var fields []string
+		for _, f := range spec.fields {
+			text := "`" + f.name + "`: " + f.doc
+			if !f.required {
+				text += " (optional)"
+			}
+			fields = append(fields, text)
+		}
+		page += fmt.Sprintf("| `%s` | %s | %s |\n", spec.kind, spec.doc, strings.Join(fields, "; "))
+	}
+	pageSection(t, "requests.md", "kinds", page)
+	pageSection(t, "requests.md", "prompt", "```\n"+RequestPrompt(DefaultRequestBounds(), "/tmp/outbox.jsonl")+"```\n")
+	pageSection(t, "requests.md", "schema", "```json\n"+string(RequestSchema(DefaultRequestBounds()))+"\n```\n")
 }

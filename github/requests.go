@@ -22,7 +22,20 @@ const (
 	RequestComment     RequestKind = "comment"
 	RequestPullRequest RequestKind = "pull_request"
 	RequestLabels      RequestKind = "labels"
+	RequestAssign      RequestKind = "assign"
+	RequestReviewers   RequestKind = "reviewers"
+	RequestReview      RequestKind = "review"
+	RequestClose       RequestKind = "close"
 )
+
+// RequestKinds are all kinds, in the order of the table.
+func RequestKinds() []RequestKind {
+	var kinds []RequestKind
+	for _, spec := range requestTable() {
+		kinds = append(kinds, spec.kind)
+	}
+	return kinds
+}
 
 // Request is one GitHub write that an agent asks for: data, judged by the gate before anything is done.
 type Request struct {
@@ -31,7 +44,8 @@ type Request struct {
 	Body   string      `json:"body,omitempty"`
 	Number int         `json:"number,omitempty"` // 0: the run's own pull request, or the issue it works on
 	Labels []string    `json:"labels,omitempty"`
-	Line   int         `json:"-"` // where it stood, from 1
+	People []string    `json:"people,omitempty"` // logins
+	Line   int         `json:"-"`                // where it stood, from 1
 }
 
 // requestField is one row of the table that makes schema, validator and prompt.
@@ -56,6 +70,9 @@ func requestTable() []requestSpec {
 	body := requestField{"body", "string", true, MaxBodyRunes, "Markdown", func(r *Request, v any) { r.Body = v.(string) }}
 	number := requestField{"number", "integer", false, 0, "an issue or pull request of this repository; left out: this run's own", func(r *Request, v any) { r.Number = v.(int) }}
 	labels := requestField{"labels", "strings", false, 10, "existing labels", func(r *Request, v any) { r.Labels = v.([]string) }}
+	people := requestField{"people", "strings", true, 10, "logins", func(r *Request, v any) { r.People = v.([]string) }}
+	issue := requestField{"number", "integer", false, 0, "an issue of this repository; left out: the one this run works on", number.set}
+	pull := requestField{"number", "integer", false, 0, "a pull request of this repository; left out: this run's own", number.set}
 	needed := labels
 	needed.required = true
 	return []requestSpec{
@@ -63,6 +80,10 @@ func requestTable() []requestSpec {
 		{RequestComment, "a comment", []requestField{body, number}},
 		{RequestIssue, "a new issue, for something found that does not belong to this task", []requestField{title, body, labels}},
 		{RequestLabels, "labels to add", []requestField{needed, number}},
+		{RequestAssign, "people to assign to an issue", []requestField{people, issue}},
+		{RequestReviewers, "people to ask for a review of this run's pull request", []requestField{people}},
+		{RequestReview, "a review that only comments", []requestField{body, pull}},
+		{RequestClose, "close an issue as done", []requestField{issue}},
 	}
 }
 
@@ -74,6 +95,8 @@ type RequestBounds struct {
 	Numbers []int
 	// Labels are those that may be set.
 	Labels []string
+	// People are the logins that may be assigned or asked for a review.
+	People []string
 	// TitlePrefix begins the title of every issue and pull request; it is put there if it is missing.
 	TitlePrefix string
 }
@@ -255,11 +278,21 @@ func checkRequest(v *verdict, b Bounds, c Cleaning, r Request, count map[Request
 			if len(r.Labels) > f.limit {
 				v.refuse(ReasonLabel, "", fmt.Sprintf("%d labels, allowed are %d", len(r.Labels), f.limit))
 			}
+		case "people":
+			empty = len(r.People) == 0
+			if len(r.People) > f.limit {
+				v.refuse(ReasonPerson, "", fmt.Sprintf("%d people, allowed are %d", len(r.People), f.limit))
+			}
 		case "number":
 			empty = r.Number == 0
 		}
 		if f.required && empty {
 			v.refuse(ReasonField, "", f.name+" is missing or empty")
+		}
+	}
+	for _, p := range r.People {
+		if !slices.ContainsFunc(b.Requests.People, func(a string) bool { return strings.EqualFold(a, p) }) {
+			v.refuse(ReasonPerson, "", fmt.Sprintf("%q may not be asked", oneLine(p, 60)))
 		}
 	}
 	for _, l := range r.Labels {
@@ -277,7 +310,7 @@ func checkRequest(v *verdict, b Bounds, c Cleaning, r Request, count map[Request
 }
 
 func (v *verdict) requestSecrets(b Bounds, r Request) {
-	for what, s := range map[string]string{"title": r.Title, "body": r.Body, "labels": strings.Join(r.Labels, "\n")} {
+	for what, s := range map[string]string{"title": r.Title, "body": r.Body, "labels": strings.Join(r.Labels, "\n"), "people": strings.Join(r.People, "\n")} {
 		if hit := findSecret(b.Secrets, []byte(s)); hit != "" {
 			v.refuse(ReasonSecret, "", "the "+what+" holds "+hit)
 		}
@@ -302,8 +335,8 @@ func RequestSchema(b RequestBounds) []byte {
 				p["type"], p["minimum"] = "integer", 1
 			default:
 				items := map[string]any{"type": "string"}
-				if len(b.Labels) > 0 {
-					items["enum"] = b.Labels
+				if allowed := map[string][]string{"labels": b.Labels, "people": b.People}[f.name]; len(allowed) > 0 {
+					items["enum"] = allowed
 				}
 				p["type"], p["items"], p["maxItems"] = "array", items, f.limit
 			}
@@ -362,24 +395,38 @@ type Done struct {
 	URL    string      `json:"url,omitempty"`
 	// Existed: an earlier try of the same run had done it.
 	Existed bool `json:"existed,omitempty"`
-	// Dropped are labels that GitHub left out.
+	// Dropped are labels and people that GitHub left out.
 	Dropped []string `json:"dropped,omitempty"`
 }
 
-// Perform carries out a request that the gate allowed. own is the number of the run's own pull request or issue, for requests
-// without a target; index makes the request's marker, so that a second call finds the first one's work. A pull_request is not
-// performed here: it is title and body of the run's Delivery.
-func Perform(ctx context.Context, c *Client, repo Repo, run string, index, own int, v RequestVerdict) (Done, error) {
+// Own are the run's own items, the targets of requests that name none; 0 if there is none.
+type Own struct {
+	Pull, Issue int
+}
+
+// target is what a request is about.
+func (o Own) target(r Request) int {
+	switch {
+	case r.Number != 0:
+		return r.Number
+	case r.Kind == RequestReviewers, r.Kind == RequestReview:
+		return o.Pull
+	case r.Kind == RequestAssign, r.Kind == RequestClose, o.Pull == 0:
+		return o.Issue
+	}
+	return o.Pull
+}
+
+// Perform carries out a request that the gate allowed, as one write. index makes the request's marker, so that a second call finds
+// the first one's work. A pull_request is not performed here: it is title and body of the run's Delivery.
+func Perform(ctx context.Context, c *Client, repo Repo, run string, index int, own Own, v RequestVerdict) (Done, error) {
 	if err := v.Verdict.Err(); err != nil {
 		return Done{}, err
 	}
 	r, op := v.Request, Op{Run: run, Name: fmt.Sprintf("request-%d", index)}
-	target := r.Number
-	if target == 0 {
-		target = own
-	}
-	if target == 0 && (r.Kind == RequestComment || r.Kind == RequestLabels) {
-		return Done{}, fmt.Errorf("%w: the run has no issue or pull request of its own", ErrOutOfBounds)
+	target := own.target(r)
+	if target == 0 && r.Kind != RequestIssue {
+		return Done{}, fmt.Errorf("%w: the run has nothing of its own that %s could be about", ErrOutOfBounds, r.Kind)
 	}
 	switch r.Kind {
 	case RequestIssue:
@@ -391,6 +438,17 @@ func Perform(ctx context.Context, c *Client, repo Repo, run string, index, own i
 	case RequestLabels:
 		got, err := c.AddLabels(ctx, repo, target, r.Labels)
 		return Done{r.Kind, target, "", false, missing(r.Labels, got)}, err
+	case RequestAssign:
+		dropped, err := c.Assign(ctx, repo, target, r.People)
+		return Done{r.Kind, target, "", false, dropped}, err
+	case RequestReviewers:
+		p, err := c.RequestReviewers(ctx, repo, target, r.People, nil)
+		return Done{r.Kind, target, p.URL, false, nil}, err
+	case RequestReview:
+		return Done{Kind: r.Kind, Number: target}, c.Review(ctx, repo, target, ReviewComment, r.Body, op)
+	case RequestClose:
+		i, err := c.CloseIssue(ctx, repo, target, true)
+		return Done{r.Kind, target, i.URL, false, nil}, err
 	}
 	return Done{}, fmt.Errorf("%w: %s is not carried out as a request", ErrOutOfBounds, r.Kind)
 }
