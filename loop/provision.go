@@ -29,6 +29,9 @@ func (r *run) provision(ctx context.Context) (string, error) {
 	for _, call := range report.Calls {
 		r.log.Emit(call)
 	}
+	for _, note := range report.Notes {
+		r.log.Emit(events.Noted{Text: note})
+	}
 	if err != nil {
 		return "", err
 	}

@@ -26,22 +26,26 @@ type Engine interface {
 	SecretSetCustom(ctx context.Context, s sbx.CustomSecret) (string, error)
 	SecretList(ctx context.Context) ([]sbx.Secret, error)
 	VerifyCreated(ctx context.Context, specs ...sbx.CreateSpec) ([]sbx.Sandbox, error)
+	PolicyList(ctx context.Context, sandbox string) ([]sbx.Rule, error)
 	VerifyRules(ctx context.Context, rules ...sbx.PolicyRule) error
 	VerifySecrets(ctx context.Context, want ...sbx.Secret) error
 }
 
-// Report lists the engine calls that Apply made, in the order in which they ended.
-type Report struct{ Calls []events.EngineCall }
+// Report says what Apply did.
+type Report struct {
+	Calls []events.EngineCall // of the engine, in the order in which they ended
+	Notes []string            // what a person should know about the pair
+}
 
 // Apply makes the pair of the plan: both sandboxes at once, their rules in one call each, their secrets, and then one
 // read of each kind that checks all of it. p must have been acquired, so that whatever comes to exist is on record;
 // Apply removes nothing itself, the release of p does.
 //
-// The error matches [ErrRefused] if a global secret of the engine would break the split.
+// The error matches [ErrRefused] if a global secret or a rule of the engine would break the split.
 func Apply(ctx context.Context, engine Engine, p *pair.Pair, plan Plan, creds Credentials) (Report, error) {
 	a := &apply{engine: engine, pair: p, plan: plan}
 	err := a.do(ctx, creds)
-	return Report{a.calls}, err
+	return Report{a.calls, a.notes}, err
 }
 
 // Calls lists the engine calls that Apply will make for the plan, in the words of a [Report]: those of one group at the same time.
@@ -68,6 +72,7 @@ type apply struct {
 
 	mu    sync.Mutex
 	calls []events.EngineCall
+	notes []string // written while nothing else of apply runs
 }
 
 // call makes one engine call and notes it.
@@ -162,7 +167,7 @@ func label(s sbx.Secret) string {
 func (a *apply) spec(s Spec) sbx.CreateSpec {
 	return sbx.CreateSpec{
 		Name: s.Name, Workspaces: s.Workspaces, CPUs: s.CPUs, MemoryMiB: s.MemoryMiB, Template: s.Template, SkillsOff: true,
-		Local: a.plan.Local,
+		Local: a.plan.Local, DenyNetwork: s.KitDenied,
 	}
 }
 
@@ -268,7 +273,7 @@ func (a *apply) readBack(ctx context.Context) error {
 			return a.call("ls", func() error { _, err := a.engine.VerifyCreated(ctx, specs...); return err })
 		},
 		func(ctx context.Context) error {
-			return a.call("policy ls", func() error { return a.engine.VerifyRules(ctx, rules...) })
+			return a.checkRules(ctx, rules)
 		},
 		func(ctx context.Context) error {
 			return a.call("secret ls", func() error { return a.engine.VerifySecrets(ctx, want...) })

@@ -66,7 +66,7 @@ func newBench(t *testing.T, version string, change func(*provision.Input)) *benc
 	in.Run = pair.NewRunID(time.Now())
 	in.Engine = pair.EngineRef{Kind: pair.EngineSbx, Path: program, Version: version}
 	in.Workspace = sbx.Workspace{Path: filepath.Join(dir, "work")}
-	in.Paths = v.Has(sbx.FeatureHTTPRules)
+	in.Paths, in.DenyAtCreate = v.Has(sbx.FeatureHTTPRules), v.Has(sbx.FeatureDenyNetwork)
 	if !v.Has(sbx.FeatureMountless) {
 		in.Empty = filepath.Join(dir, "empty")
 	}

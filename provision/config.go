@@ -13,6 +13,7 @@ func (in Input) WithConfig(c config.Config, version sbx.Version) Input {
 	in.CPUs, in.MemoryMiB, in.Template = c.Sandbox.CPUs, c.Sandbox.MemoryMiB, c.Sandbox.Template
 	in.Local = sbx.LocalOptions{Resolve: c.Local.Resolve, UpstreamCA: c.Local.UpstreamCA}
 	in.Paths = c.Network.Rules == "paths" || c.Network.Rules == "auto" && version.Has(sbx.FeatureHTTPRules)
+	in.DenyAtCreate = version.Has(sbx.FeatureDenyNetwork)
 	if c.Agent.Strategy != "auto" {
 		in.AgentStrategy = Strategy(c.Agent.Strategy)
 	}

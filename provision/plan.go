@@ -42,6 +42,7 @@ const (
 	LayerProfile = "profile"       // what the role cannot do without
 	LayerAllow   = "network.allow" // the operator's, for the agent sandbox
 	LayerDeny    = "network.deny"  // the operator's, for both
+	LayerKit     = "kit"           // denies what the engine's kit opens
 	LayerGrant   = "grant"         // given while the pair is in place
 )
 
@@ -77,7 +78,9 @@ type Spec struct {
 	Template   string          `json:"template,omitempty"`
 	Allow      []Rule          `json:"allow"`
 	Deny       []Rule          `json:"deny,omitempty"`
-	Secret     Binding         `json:"secret"`
+	// KitDenied are hosts that the engine would open by itself, denied from the sandbox's first moment on.
+	KitDenied []string `json:"kit_denied,omitempty"`
+	Secret    Binding  `json:"secret"`
 }
 
 // Plan is the complete description of a pair. Equal inputs give equal plans.
@@ -106,6 +109,7 @@ type Input struct {
 	Empty         string
 	AgentStrategy Strategy // empty: the best
 	Paths         bool     // the engine has rules for HTTP methods and paths: use them
+	DenyAtCreate  bool     // the engine takes denied hosts when it makes a sandbox
 	Allow, Deny   []string // the operator's; Allow is for the agent only
 	CPUs          int
 	MemoryMiB     int
@@ -156,6 +160,8 @@ func New(in Input) (Plan, error) {
 			return Plan{}, fmt.Errorf("%w: network.deny takes %s from the github sandbox, which cannot work without it", ErrRefused, host)
 		}
 	}
+	agentKit, agentDeny := kitDenied(in, agentRules, deny)
+	githubKit, githubDeny := kitDenied(in, githubRules, deny)
 	var none []sbx.Workspace
 	if in.Empty != "" {
 		none = []sbx.Workspace{{Path: in.Empty}}
@@ -166,14 +172,29 @@ func New(in Input) (Plan, error) {
 			Role: pair.RoleAgent, Name: in.Run.Name(pair.RoleAgent),
 			Workspaces: append([]sbx.Workspace{in.Workspace}, in.Mounts...),
 			CPUs:       in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
-			Allow: agentRules, Deny: deny, Secret: agentBinding(in, provider, bound),
+			Allow: agentRules, Deny: agentDeny, KitDenied: agentKit, Secret: agentBinding(in, provider, bound),
 		},
 		GitHub: Spec{
 			Role: pair.RoleGitHub, Name: in.Run.Name(pair.RoleGitHub), Workspaces: none, CPUs: in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
-			Allow: githubRules, Deny: deny,
+			Allow: githubRules, Deny: githubDeny, KitDenied: githubKit,
 			Secret: Binding{Service, "github", at.Hosts(), "GH_TOKEN", secrets.GitHubServicePlaceholder, "Authorization", at.API + "repos/" + in.Repo},
 		},
 	}, nil
+}
+
+// kitDenied returns what is denied of what the engine opens by itself: at once where it can, else by a rule.
+func kitDenied(in Input, allow, deny []Rule) (atOnce []string, rules []Rule) {
+	rules = deny
+	for _, host := range kitOpens(in.Engine.Kind) {
+		switch {
+		case covering(allow, host) != "": // the operator wants it
+		case in.DenyAtCreate:
+			atOnce = append(atOnce, host)
+		default:
+			rules = append(slices.Clone(rules), Rule{Resource: host, Layer: LayerKit, Reason: "the engine's kit opens it"})
+		}
+	}
+	return atOnce, rules
 }
 
 // crosses returns the rule of the agent that reaches a host of the github sandbox, and that host. Hosts to which the

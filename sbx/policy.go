@@ -182,6 +182,11 @@ func (c *Client) VerifyRules(ctx context.Context, rules ...PolicyRule) error {
 	if err != nil {
 		return err
 	}
+	return CheckRules(listed, rules...)
+}
+
+// CheckRules looks for each rule in a listing. The error matches [ErrNotApplied].
+func CheckRules(listed []Rule, rules ...PolicyRule) error {
 	var missing []string
 	for _, want := range rules {
 		if want.Decision == "" {
