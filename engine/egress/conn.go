@@ -22,8 +22,9 @@ type client struct {
 	c  net.Conn
 	br *bufio.Reader
 	// inner is the CONNECT target; nil on the outer connection, which speaks proxy form.
-	inner *target
-	tls   bool // the inner connection is TLS
+	inner   *target
+	tls     bool             // the inner connection is TLS
+	blocked *policy.Decision // why its CONNECT was denied: every request is answered with that
 }
 
 func (s *session) serve(ctx context.Context, c net.Conn) {
@@ -35,7 +36,9 @@ func (s *session) serve(ctx context.Context, c net.Conn) {
 func (s *session) turnAway(c net.Conn) {
 	cl := &client{session: s, c: c, br: bufio.NewReaderSize(c, maxHead)}
 	c.SetDeadline(time.Now().Add(time.Second))
-	cl.page(nil, http.StatusServiceUnavailable, fmt.Sprintf("Too many connections from this sandbox (limit %d).\n", s.maxConns))
+	why := fmt.Sprintf("Too many connections from this sandbox (limit %d)", s.maxConns)
+	cl.record(cl.subject(target{}), rules.Entry{Type: rules.Forward, Kind: "protocol", Reason: why})
+	cl.page(nil, http.StatusServiceUnavailable, why+".\n")
 	cl.lingerClose()
 }
 
@@ -59,29 +62,37 @@ func (cl *client) refuseHead(err error) {
 	if !ok {
 		return
 	}
-	if cl.inner != nil {
-		cl.record(*cl.inner, rules.Entry{Type: rules.Forward, Kind: "protocol", Reason: "Malformed request: " + bad.why})
-	} else {
-		cl.logger.Warn("malformed request to the proxy", "sandbox", cl.sandbox, "reason", bad.why)
-	}
+	cl.record(cl.subject(target{}), rules.Entry{Type: rules.Forward, Kind: "protocol", Reason: "Malformed request: " + bad.why})
 	cl.page(nil, bad.status, "Refused by the proxy: "+bad.why+".\n")
 	cl.lingerClose()
 }
 
+// subject is what a line of the log is about: t, or else the CONNECT around it, or else the proxy, which was asked for
+// nothing that has a name.
+func (cl *client) subject(t target) target {
+	switch {
+	case !t.host.IsZero():
+		return t
+	case cl.inner != nil:
+		return *cl.inner
+	}
+	host, _ := policy.ParseHost(Gateway) // a constant name
+	return target{host, gatewayPort, host}
+}
+
 // one serves one request and reports whether the connection can take another.
 func (cl *client) one(ctx context.Context, req *http.Request, hostHeader string) bool {
-	if req.Method == http.MethodConnect {
-		if cl.inner != nil {
-			return cl.page(req, http.StatusBadRequest, "Refused by the proxy: CONNECT inside CONNECT.\n")
-		}
+	if cl.blocked != nil {
+		req.Close = true
+		return cl.page(req, http.StatusForbidden, blockPage(*cl.inner, *cl.blocked))
+	}
+	if req.Method == http.MethodConnect && cl.inner == nil {
 		cl.connect(ctx, req, hostHeader)
 		return false
 	}
 	t, secure, why := cl.address(req, hostHeader)
 	if why != nil {
-		if !t.host.IsZero() {
-			cl.record(t, rules.Entry{Type: rules.Forward, Kind: "protocol", Reason: why.reason, Method: req.Method})
-		}
+		cl.record(cl.subject(t), rules.Entry{Type: rules.Forward, Kind: why.kind, Reason: why.reason, Method: req.Method})
 		return cl.page(req, why.status, why.reason+".\n")
 	}
 	return cl.forward(ctx, req, t, secure)
@@ -103,6 +114,9 @@ func (cl *client) address(req *http.Request, hostHeader string) (t target, secur
 	}
 	if cl.inner != nil {
 		t = *cl.inner
+		if req.Method == http.MethodConnect {
+			return refuse(http.StatusBadRequest, "CONNECT inside CONNECT")
+		}
 		scheme := "http"
 		if cl.tls {
 			scheme = "https"

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/sbxpair/sbxpair/engine/rules"
 	"github.com/sbxpair/sbxpair/policy"
 )
@@ -24,7 +26,9 @@ const established = "HTTP/1.1 200 OK\r\n\r\n"
 func (cl *client) connect(ctx context.Context, req *http.Request, hostHeader string) {
 	host, port, err := policy.ParseHostPort(req.RequestURI, 0)
 	if err != nil || port == 0 {
-		cl.page(nil, http.StatusBadRequest, "CONNECT needs HOST:PORT.\n")
+		const why = "CONNECT needs HOST:PORT"
+		cl.record(cl.subject(target{}), rules.Entry{Type: rules.Forward, Kind: "protocol", Reason: why, Method: req.Method})
+		cl.page(nil, http.StatusBadRequest, why+".\n")
 		return
 	}
 	t := cl.target(host, port)
@@ -74,13 +78,8 @@ func (cl *client) block(ctx context.Context, t target, d policy.Decision) {
 	if err != nil {
 		return
 	}
-	defer inner.c.Close()
-	req, _, err := readRequest(inner.c, inner.br)
-	if err != nil {
-		return
-	}
-	req.Close = true
-	inner.page(req, http.StatusForbidden, blockPage(t, d))
+	inner.blocked = &d
+	inner.inside(ctx)
 }
 
 func entryOf(d policy.Decision) rules.Entry {
@@ -96,8 +95,17 @@ func (cl *client) intercept(ctx context.Context, t target) {
 		}
 		return
 	}
-	defer inner.c.Close()
-	inner.loop(ctx)
+	inner.inside(ctx)
+}
+
+// inside serves what is in a CONNECT to its end.
+func (cl *client) inside(ctx context.Context) {
+	defer cl.c.Close()
+	if tc, ok := cl.c.(*tls.Conn); ok && tc.ConnectionState().NegotiatedProtocol == http2.NextProtoTLS {
+		cl.serveStreams(ctx, tc)
+		return
+	}
+	cl.loop(ctx)
 }
 
 // enter answers 200 to a CONNECT and returns the client inside, past the TLS handshake if it speaks TLS. The error is
@@ -125,7 +133,7 @@ func (cl *client) enter(ctx context.Context, t target) (*client, error) {
 	var mismatch *refusal
 	conn := tls.Server(outer, &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		NextProtos: []string{"http/1.1"},
+		NextProtos: []string{http2.NextProtoTLS, "http/1.1"},
 		// A resumed connection would pass by GetCertificate, and with it by the check of the name.
 		SessionTicketsDisabled: true,
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {

@@ -55,9 +55,27 @@ type deniedError struct{ decision policy.Decision }
 
 func (e *deniedError) Error() string { return e.decision.Reason }
 
-// dial connects to a target whose name was allowed. The name is resolved once here; each address is decided on, and an
-// address that passed is the one dialled. The error is a [*deniedError] if none passed.
+// dial connects to a target whose name was allowed, by the machine's own proxy if one is on the way. The error is a
+// [*deniedError] if the target's addresses are refused.
 func (s *session) dial(ctx context.Context, t target) (net.Conn, error) {
+	up, err := s.upstreamOf(t, true)
+	if err != nil {
+		return nil, err
+	}
+	if up == nil {
+		return s.dialStraight(ctx, t)
+	}
+	if err := s.vouch(ctx, t); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return up.dial(ctx, t, s.roots)
+}
+
+// dialStraight is dial without that. The name is resolved once here; each address is decided on, and an address that
+// passed is the one dialled.
+func (s *session) dialStraight(ctx context.Context, t target) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	if a, ok := s.overrideOf(t); ok {
@@ -66,6 +84,27 @@ func (s *session) dial(ctx context.Context, t target) (net.Conn, error) {
 	if t.isHostLoopback() {
 		return dialAddr(ctx, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), t.port))
 	}
+	passed, err := s.addresses(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for i, a := range passed {
+		// Leave time for the addresses after this one.
+		each, stop := context.WithTimeout(ctx, dialTimeout/time.Duration(min(len(passed)-i, 3)))
+		c, err := dialAddr(each, netip.AddrPortFrom(a, t.port))
+		stop()
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// addresses looks a target up and returns the addresses that the rules let pass, at least one; a [*deniedError] if they
+// refuse them all.
+func (s *session) addresses(ctx context.Context, t target) ([]netip.Addr, error) {
 	addrs := []netip.Addr{t.host.Addr()}
 	if !t.host.Addr().IsValid() {
 		var err error
@@ -85,24 +124,13 @@ func (s *session) dial(ctx context.Context, t target) (net.Conn, error) {
 			refused = d
 		}
 	}
-	if len(passed) == 0 {
-		if len(addrs) == 0 {
-			return nil, fmt.Errorf("look up %s: no address", t.host)
-		}
+	switch {
+	case len(addrs) == 0:
+		return nil, fmt.Errorf("look up %s: no address", t.host)
+	case len(passed) == 0:
 		return nil, &deniedError{refused}
 	}
-	var errs []error
-	for i, a := range passed {
-		// Leave time for the addresses after this one.
-		each, stop := context.WithTimeout(ctx, dialTimeout/time.Duration(min(len(passed)-i, 3)))
-		c, err := dialAddr(each, netip.AddrPortFrom(a, t.port))
-		stop()
-		if err == nil {
-			return c, nil
-		}
-		errs = append(errs, err)
-	}
-	return nil, errors.Join(errs...)
+	return passed, nil
 }
 
 func dialAddr(ctx context.Context, a netip.AddrPort) (net.Conn, error) {

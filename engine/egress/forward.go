@@ -22,28 +22,82 @@ import (
 // forward decides on one request, carries it to its target and answers it. It reports whether the connection can take
 // another request.
 func (cl *client) forward(ctx context.Context, req *http.Request, t target, secure bool) bool {
-	deny := func(d policy.Decision) bool {
-		e := entryOf(d)
-		e.Method, e.Path = req.Method, req.URL.EscapedPath()
-		cl.record(t, e)
-		return cl.page(req, http.StatusForbidden, blockPage(t, d))
+	x, stop := cl.prepare(ctx, req, t, secure)
+	if stop != nil {
+		return cl.page(req, stop.status, stop.text)
 	}
-	refuse := func(why *refusal) bool {
-		cl.record(t, rules.Entry{Type: rules.Forward, Kind: why.kind, Reason: why.reason, Method: req.Method, Path: req.URL.EscapedPath()})
-		return cl.page(req, why.status, "Refused by the proxy: "+why.reason+".\n")
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer cl.begin(&flow{t, x.asked, false, cancel})()
+	watch := newWatcher(cl.c, cl.br, cancel)
+	defer watch.stop()
+	body := &requestBody{client: cl, body: x.out.Body, expect: x.expect, left: x.out.ContentLength, ended: watch.start}
+	defer body.close()
+	if x.out.Body == nil || x.out.Body == http.NoBody || x.out.ContentLength == 0 {
+		x.out.Body = http.NoBody
+		body.done = true
+		watch.start()
+	} else {
+		x.out.Body = body
+	}
+	resp, stop := cl.send(ctx, x)
+	if stop != nil {
+		if ctx.Err() != nil {
+			return false // the client is gone, or we are stopping
+		}
+		return cl.answerUnread(body, watch, req, stop.status, stop.text)
+	}
+	defer resp.Body.Close()
+	body.answering()
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		watch.stop()
+		cl.switchProtocols(ctx, resp)
+		return false
+	}
+	return cl.answer(req, resp, body, x.used, watch)
+}
+
+// An exchange is one request that may go.
+type exchange struct {
+	target  target
+	secure  bool
+	asked   policy.Request
+	verdict policy.Decision
+	out     *http.Request // without a context; its body is the client's
+	upgrade string
+	expect  bool            // the client waits for a 100
+	used    []secrets.Value // what was put in
+}
+
+// A stop is the page for a request that does not go, or did not get there. It is in the log already.
+type stop struct {
+	status int
+	text   string
+}
+
+// prepare decides on a request and makes the one that goes out, credentials included.
+func (s *session) prepare(ctx context.Context, req *http.Request, t target, secure bool) (*exchange, *stop) {
+	note := func(e rules.Entry) {
+		e.Method, e.Path = req.Method, req.URL.EscapedPath()
+		s.record(t, e)
+	}
+	refuse := func(why *refusal) (*exchange, *stop) {
+		note(rules.Entry{Type: rules.Forward, Kind: why.kind, Reason: why.reason})
+		return nil, &stop{why.status, "Refused by the proxy: " + why.reason + ".\n"}
 	}
 	path, pathErr := policy.ParsePath(rawPath(req))
 	asked := policy.Request{Host: t.rule, Port: t.port, Method: req.Method, Path: path}
-	d := cl.decide(asked)
+	d := s.decide(asked)
 	if d.Inspect && pathErr != nil {
 		return refuse(&refusal{http.StatusBadRequest, "protocol", "Request path cannot be decided on"})
 	}
 	if !d.Allowed {
-		return deny(d)
+		note(entryOf(d))
+		return nil, &stop{http.StatusForbidden, blockPage(t, d)}
 	}
 	out := &http.Request{
 		Method: req.Method, URL: upstreamURL(req, t, secure), Host: t.wireHost(secure), Header: req.Header.Clone(),
-		ContentLength: req.ContentLength, Body: req.Body,
+		ContentLength: req.ContentLength, Body: req.Body, Trailer: req.Trailer,
 	}
 	if d.Inspect && path.Changed() {
 		// Ask for what was decided on, not for what it could be read as.
@@ -51,76 +105,67 @@ func (cl *client) forward(ctx context.Context, req *http.Request, t target, secu
 			out.URL.Path, out.URL.RawPath = u.Path, u.RawPath
 		}
 	}
-	upgrade := upgradeOf(out.Header)
-	if changesHTTP(upgrade) {
-		upgrade = "" // RFC 9110 lets a server ignore it, and behind it requests would go by unseen
+	x := &exchange{target: t, secure: secure, asked: asked, verdict: d, out: out, upgrade: upgradeOf(out.Header)}
+	if changesHTTP(x.upgrade) {
+		x.upgrade = "" // RFC 9110 lets a server ignore it, and behind it requests would go by unseen
 	}
-	expect := strings.EqualFold(out.Header.Get("Expect"), "100-continue")
+	x.expect = strings.EqualFold(out.Header.Get("Expect"), "100-continue")
+	trailers := req.ProtoMajor == 2 && strings.EqualFold(out.Header.Get("Te"), "trailers")
 	cleanHop(out.Header)
 	out.Header.Del("Expect")
+	if trailers {
+		out.Header.Set("Te", "trailers") // gRPC servers look for it
+	}
 	if _, ok := out.Header["User-Agent"]; !ok {
 		out.Header["User-Agent"] = nil // or the transport writes its own
 	}
-	if upgrade != "" {
+	if x.upgrade != "" {
 		out.Header.Set("Connection", "Upgrade")
-		out.Header.Set("Upgrade", upgrade)
+		out.Header.Set("Upgrade", x.upgrade)
 	}
-	used, err := cl.inject(ctx, t, secure, out.URL, out.Header)
+	used, err := s.inject(ctx, t, secure, out.URL, out.Header)
 	if err != nil {
 		why, _ := errors.AsType[*refusal](err)
 		return refuse(why)
 	}
+	if x.used = used; len(used) > 0 {
+		out.Header.Set("Accept-Encoding", "identity") // what is compressed cannot be masked
+	}
+	return x, nil
+}
 
-	// The decision is written down when a connection is there and before a byte has gone out on it: at that point the
-	// addresses have been decided on too.
+// send carries a request to its target and returns the answer, with what was put in masked. The decision is written down
+// when a connection is there and before a byte has gone out on it: at that point the addresses have been decided on too.
+func (s *session) send(ctx context.Context, x *exchange) (*http.Response, *stop) {
 	once := sync.Once{}
 	note := func(e rules.Entry) {
 		once.Do(func() {
-			e.Method, e.Path = req.Method, req.URL.EscapedPath()
-			cl.record(t, e)
+			e.Method, e.Path = x.out.Method, x.out.URL.EscapedPath()
+			s.record(x.target, e)
 		})
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer cl.begin(&flow{t, asked, false, cancel})()
-	watch := newWatcher(cl.c, cl.br, cancel)
-	defer watch.stop()
-	body := &requestBody{client: cl, body: out.Body, expect: expect, left: out.ContentLength, ended: watch.start}
-	defer body.close()
-	if out.Body == nil || out.Body == http.NoBody || out.ContentLength == 0 {
-		out.Body = http.NoBody
-		body.done = true
-		watch.start()
-	} else {
-		out.Body = body
+	trip, err := s.transport(ctx, x)
+	var resp *http.Response
+	if err == nil {
+		trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { note(entryOf(x.verdict)) }}
+		resp, err = trip.RoundTrip(x.out.WithContext(httptrace.WithClientTrace(ctx, trace)))
 	}
-	trace := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { note(entryOf(d)) }})
-	resp, err := cl.transport(t, upgrade != "").RoundTrip(out.WithContext(trace))
 	if err != nil {
 		if denied, ok := errors.AsType[*deniedError](err); ok {
-			e := entryOf(denied.decision)
-			note(e)
-			return cl.answerUnread(body, watch, req, http.StatusForbidden, blockPage(t, denied.decision))
+			note(entryOf(denied.decision))
+			return nil, &stop{http.StatusForbidden, blockPage(x.target, denied.decision)}
 		}
-		e := entryOf(d)
-		reason := describe(err)
-		e.Kind, e.Reason = "dial", d.Reason+", but not reached: "+reason
+		e, reason := entryOf(x.verdict), describe(err)
+		e.Kind, e.Reason = "dial", x.verdict.Reason+", but not reached: "+reason
 		note(e)
-		if ctx.Err() != nil {
-			return false // the client is gone, or we are stopping
-		}
-		return cl.answerUnread(body, watch, req, http.StatusBadGateway, fmt.Sprintf("The proxy cannot reach %s: %s.\n", t.host.Join(t.port), reason))
+		return nil, &stop{http.StatusBadGateway, fmt.Sprintf("The proxy cannot reach %s: %s.\n", x.target.host.Join(x.target.port), reason)}
 	}
-	defer resp.Body.Close()
-	note(entryOf(d)) // for a transport that does not trace
-	cl.mask(resp.Header, used)
-	body.answering()
-	if resp.StatusCode == http.StatusSwitchingProtocols {
-		watch.stop()
-		cl.switchProtocols(ctx, resp)
-		return false
+	note(entryOf(x.verdict)) // for a transport that does not trace
+	s.mask(resp.Header, x.used)
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		resp.Body = maskBody(resp, x.used)
 	}
-	return cl.answer(req, resp, body, used, watch)
+	return resp, nil
 }
 
 // answerUnread sends a page in place of an answer; the request's body may not have been read.
@@ -135,17 +180,31 @@ func (cl *client) answerUnread(body *requestBody, watch *watcher, req *http.Requ
 	return cl.page(&bare, status, text)
 }
 
-func (cl *client) transport(t target, upgrade bool) http.RoundTripper {
-	_, overridden := cl.overrideOf(t)
+// transport chooses how a request goes out. With a proxy of the machine's own on the way, a request without TLS is handed
+// to that in its own form, after a look at the addresses.
+func (s *session) transport(ctx context.Context, x *exchange) (http.RoundTripper, error) {
+	_, overridden := s.overrideOf(x.target)
 	switch {
-	case overridden && upgrade:
-		return cl.overrideH1
+	case !x.secure:
+		up, err := s.upstreamOf(x.target, false)
+		if err != nil {
+			return nil, err
+		}
+		if up == nil || up.tunnelsOnly() {
+			return s.clear, nil
+		}
+		if err := s.vouch(ctx, x.target); err != nil {
+			return nil, err
+		}
+		return upstreamTrip{s.handed, up}, nil
+	case overridden && x.upgrade != "":
+		return s.overrideH1, nil
 	case overridden:
-		return cl.override
-	case upgrade:
-		return cl.plainH1
+		return s.override, nil
+	case x.upgrade != "":
+		return s.plainH1, nil
 	}
-	return cl.plain
+	return s.plain, nil
 }
 
 // changesHTTP reports whether an upgrade is to another form of HTTP or to TLS.
@@ -428,9 +487,12 @@ func writeHeader(w *bufio.Writer, h http.Header) {
 	w.WriteString("\r\n")
 }
 
+// copyPiece is how much of a body is passed on at once, at most.
+const copyPiece = 64 << 10
+
 // copyBody passes on each piece as it comes: an event stream must not wait for a buffer to fill.
 func copyBody(w *bufio.Writer, body io.Reader, chunked bool) error {
-	buf := make([]byte, 32<<10)
+	buf := make([]byte, copyPiece)
 	for {
 		n, err := body.Read(buf)
 		if n > 0 {

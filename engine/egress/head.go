@@ -85,10 +85,8 @@ func checkHead(head []byte) (host string, err error) {
 	case !isToken(method):
 		return "", badHead("method")
 	}
-	for i := range len(uri) {
-		if uri[i] <= ' ' || uri[i] >= 0x7f {
-			return "", badHead("character in the request target")
-		}
+	if !isTarget(uri) {
+		return "", badHead("character in the request target")
 	}
 	count := map[string]int{}
 	for _, line := range lines[1:] {
@@ -127,6 +125,16 @@ func checkHead(head []byte) (host string, err error) {
 		return "", badHead("Transfer-Encoding in HTTP/1.0")
 	}
 	return host, nil
+}
+
+// isTarget reports whether a request target is made of characters that every reader takes alike.
+func isTarget(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }
 
 func isToken(s string) bool {

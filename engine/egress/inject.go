@@ -124,7 +124,7 @@ func (in *injection) replaceCustom(ctx context.Context) error {
 					if err != nil {
 						return err
 					}
-					values[i] = encodeBasic(strings.ReplaceAll(decoded, b.Placeholder, v.Reveal()))
+					values[i] = in.encode(strings.ReplaceAll(decoded, b.Placeholder, v.Reveal()))
 				default:
 					continue
 				}
@@ -143,6 +143,8 @@ func (in *injection) writeService(ctx context.Context, t target, b vault.Binding
 		switch {
 		case len(values) == 0:
 			continue
+		case len(values) > 1:
+			return credentialRefusal("Repeated " + name + " header")
 		case in.replaced[name]:
 			have = true
 			continue
@@ -157,7 +159,7 @@ func (in *injection) writeService(ctx context.Context, t target, b vault.Binding
 		if err != nil {
 			return err
 		}
-		writeCredential(in.header, name, values[0], b.Style(t.host), v)
+		in.writeCredential(name, values[0], b.Style(t.host), v)
 		in.replaced[name], have = true, true
 	}
 	if err := in.checkForeign(&b); err != nil {
@@ -172,7 +174,7 @@ func (in *injection) writeService(ctx context.Context, t target, b vault.Binding
 	}
 	style := b.Style(t.host)
 	name := headerOf(style)
-	writeCredential(in.header, name, "", style, v)
+	in.writeCredential(name, "", style, v)
 	in.replaced[name] = true
 	return nil
 }
@@ -190,15 +192,15 @@ func headerOf(style vault.Style) string {
 
 // writeCredential keeps the form that the client chose (Bearer, bearer, token, x-api-key), except where the host takes
 // Basic, or where the client chose Basic and the host does not.
-func writeCredential(h http.Header, name, was string, style vault.Style, v secrets.Value) {
-	value := v.Reveal()
+func (in *injection) writeCredential(name, was string, style vault.Style, v secrets.Value) {
+	h, value := in.header, v.Reveal()
 	if name != "Authorization" {
 		h.Set(name, value)
 		return
 	}
 	scheme, _, _ := strings.Cut(strings.TrimSpace(was), " ")
 	if style == vault.BasicGit {
-		h.Set(name, encodeBasic("x-access-token:"+value))
+		h.Set(name, in.encode("x-access-token:"+value))
 		return
 	}
 	if strings.EqualFold(scheme, "bearer") || strings.EqualFold(scheme, "token") {
@@ -316,8 +318,11 @@ func decodeBasic(name, text string) (pair string, ok bool) {
 	return string(b), true
 }
 
-func encodeBasic(pair string) string {
-	return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair))
+// encode makes a Basic credential, which is as secret as the value in it.
+func (in *injection) encode(pair string) string {
+	text := base64.StdEncoding.EncodeToString([]byte(pair))
+	in.used = append(in.used, secrets.New(text))
+	return "Basic " + text
 }
 
 // mask takes credentials out of the header of an answer, should a server echo them there.

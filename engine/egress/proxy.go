@@ -35,6 +35,9 @@ const (
 // Gateway is the name under which a sandbox reaches the proxy (sbx 0.47).
 const Gateway = "gateway.docker.internal"
 
+// gatewayPort is the proxy's port there.
+const gatewayPort = 3128
+
 // A Resolver looks names up; *net.Resolver is one.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
@@ -50,6 +53,8 @@ type Config struct {
 	Roots    *x509.CertPool // trusted for servers; nil: the system's
 	Resolver Resolver       // nil: the system's name servers
 	MaxConns int            // of one sandbox; 0: DefaultMaxConns
+	// Upstream is asked for each connection which proxies of the machine's own are on the way; nil: none.
+	Upstream func() (Upstream, error)
 }
 
 // A Sandbox is whom a listener belongs to.
@@ -73,11 +78,12 @@ type Proxy struct {
 	roots    *x509.CertPool
 	resolver Resolver
 	maxConns int
+	upstream func() (Upstream, error)
 }
 
 // New returns a Proxy. It starts nothing; see [Proxy.Serve].
 func New(c Config) *Proxy {
-	p := &Proxy{c.Rules, c.Vault, c.CA, c.Log, c.Logger, c.Roots, c.Resolver, c.MaxConns}
+	p := &Proxy{c.Rules, c.Vault, c.CA, c.Log, c.Logger, c.Roots, c.Resolver, c.MaxConns, c.Upstream}
 	if p.logger == nil {
 		p.logger = slog.New(slog.DiscardHandler)
 	}
@@ -114,9 +120,7 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener, sb Sandbox) error {
 	cancel()
 	<-closed
 	s.work.Wait()
-	for _, t := range []*http.Transport{s.plain, s.plainH1, s.override, s.overrideH1} {
-		t.CloseIdleConnections()
-	}
+	s.closeIdle()
 	return err
 }
 
@@ -127,8 +131,9 @@ type session struct {
 	overrides map[string]netip.AddrPort // by "host" and "host:port", canonical
 	ownRoots  bool                      // the hosts in overrides have certificates that the sandbox does not trust
 
-	// The transports differ in what they trust and in whether they speak HTTP/2; upgrades need HTTP/1.1.
-	plain, plainH1, override, overrideH1 *http.Transport
+	// The transports differ in what they trust and in whether they speak HTTP/2; upgrades need HTTP/1.1. The last two are
+	// for requests without TLS: straight, and by the machine's own proxy.
+	plain, plainH1, override, overrideH1, clear, handed *http.Transport
 
 	work sync.WaitGroup
 
@@ -165,19 +170,22 @@ func (p *Proxy) newSession(sb Sandbox) (*session, error) {
 	if overrideRoots == nil {
 		overrideRoots = p.roots
 	}
-	s.plain, s.plainH1 = s.newTransport(p.roots, true), s.newTransport(p.roots, false)
-	s.override, s.overrideH1 = s.newTransport(overrideRoots, true), s.newTransport(overrideRoots, false)
+	s.plain, s.plainH1 = s.newTransport(p.roots, true, s.dial), s.newTransport(p.roots, false, s.dial)
+	s.override, s.overrideH1 = s.newTransport(overrideRoots, true, s.dial), s.newTransport(overrideRoots, false, s.dial)
+	s.clear = s.newTransport(p.roots, false, s.dialStraight)
+	s.handed = s.newTransport(p.roots, false, nil)
+	s.handed.DialContext, s.handed.Proxy = dialUpstream, chosenUpstream
 	return s, nil
 }
 
-func (s *session) newTransport(roots *x509.CertPool, http2 bool) *http.Transport {
+func (s *session) newTransport(roots *x509.CertPool, http2 bool, dial func(context.Context, target) (net.Conn, error)) *http.Transport {
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			host, port, err := policy.ParseHostPort(addr, 0)
 			if err != nil {
 				return nil, err
 			}
-			return s.dial(ctx, s.target(host, port))
+			return dial(ctx, s.target(host, port))
 		},
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    handshakeTimeout,
@@ -282,9 +290,13 @@ func (s *session) decide(q policy.Request) policy.Decision {
 	s.mu.Unlock()
 	if changed {
 		// A connection in the pool was checked under rules that hold no more.
-		for _, t := range []*http.Transport{s.plain, s.plainH1, s.override, s.overrideH1} {
-			t.CloseIdleConnections()
-		}
+		s.closeIdle()
 	}
 	return set.Decide(q)
+}
+
+func (s *session) closeIdle() {
+	for _, t := range []*http.Transport{s.plain, s.plainH1, s.override, s.overrideH1, s.clear, s.handed} {
+		t.CloseIdleConnections()
+	}
 }

@@ -65,9 +65,13 @@ func Isolate(cmd *exec.Cmd, rootless bool) {
 }
 
 // Mount carries out the binds noted at path, read only and with what is mounted below their sources. The process must be
-// in a mount namespace of its own. The error is also left for [Failure].
+// in a mount namespace of its own. From then on it cannot make programs that run as their owner. The error is also left
+// for [Failure].
 func Mount(path string) error {
 	err := mount(path)
+	if err == nil {
+		err = refuseSetID()
+	}
 	if err != nil {
 		return errors.Join(err, os.WriteFile(failurePath(path), []byte(err.Error()), 0o600))
 	}

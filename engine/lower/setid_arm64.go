@@ -1,0 +1,3 @@
+package lower
+
+func modeCalls() []modeCall { return commonModeCalls() }
