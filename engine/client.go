@@ -29,6 +29,7 @@ type DaemonStatus struct {
 	PID       int       `json:"pid"`
 	Version   string    `json:"version"`
 	Revision  string    `json:"revision"`
+	Build     string    `json:"build"` // of sbx-local, beside the version of sbx whose command line it speaks
 	StartedAt time.Time `json:"started_at"`
 	Sandboxes int       `json:"sandboxes"` // with an open socket
 	Sessions  int       `json:"sessions"`  // of commands

@@ -32,6 +32,7 @@ type Daemon struct {
 	Proxy    ProxyFunc
 	Version  string
 	Revision string
+	Build    string
 	// AutoStop is how long a sandbox without a session stays; nil or 0: for ever.
 	AutoStop func() (time.Duration, error)
 	// Idle ends the daemon when no sandbox runs and no session is open for so long; 0: it stays until it is told.
@@ -219,7 +220,7 @@ func (d *Daemon) handler(ctx context.Context) http.Handler {
 func (d *Daemon) status() DaemonStatus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := DaemonStatus{PID: os.Getpid(), Version: d.Version, Revision: d.Revision, StartedAt: d.started, Sandboxes: len(d.proxies), SessionsOf: maps.Clone(d.execs)}
+	s := DaemonStatus{PID: os.Getpid(), Version: d.Version, Revision: d.Revision, Build: d.Build, StartedAt: d.started, Sandboxes: len(d.proxies), SessionsOf: maps.Clone(d.execs)}
 	for _, n := range d.sessions {
 		s.Sessions += n
 	}

@@ -116,6 +116,7 @@ func create(ctx context.Context, a *app, o createOptions, agent string, paths []
 	if err != nil {
 		return engine.Record{}, err
 	}
+	a.warnBuild(ctx, e)
 	r, err := e.Create(ctx, spec)
 	if errors.Is(err, engine.ErrNoTemplate) { // nothing is ever pulled
 		return engine.Record{}, hint(fmt.Errorf("request failed: 403 Forbidden: pull failed for image %q", o.template), "sbx template ls")

@@ -108,7 +108,7 @@ func runDaemon(ctx context.Context, a *app, idle time.Duration) error {
 		logger.Error("daemon cannot start", "err", err)
 		return err
 	}
-	d := &engine.Daemon{Engine: e, Proxy: proxy, Version: Version, Revision: a.Revision, Idle: idle, AutoStop: settings.Open(st.Dir).AutoStop}
+	d := &engine.Daemon{Engine: e, Proxy: proxy, Version: Version, Revision: a.Revision, Build: a.Version, Idle: idle, AutoStop: settings.Open(st.Dir).AutoStop}
 	if idle == 0 {
 		fmt.Fprintf(a.Stdout, "Starting daemon at %s (Ctrl+C to stop)...\n", st.DaemonSocket())
 	}
@@ -122,6 +122,25 @@ func runDaemon(ctx context.Context, a *app, idle time.Duration) error {
 	}
 	logger.Info("daemon ended")
 	return nil
+}
+
+// otherBuild says that the daemon is not of this command's build, or is "".
+func (a *app) otherBuild(s engine.DaemonStatus) string {
+	if s.Version == Version && s.Build == a.Version && s.Revision == a.Revision {
+		return ""
+	}
+	return fmt.Sprintf("the daemon is of another build (sbx-local %s %s) than this command (%s %s)", s.Build, s.Revision, a.Version, a.Revision)
+}
+
+// warnBuild tells who makes or starts a sandbox that another build guards its way out: a daemon outlives its program's replacement.
+func (a *app) warnBuild(ctx context.Context, e *engine.Engine) {
+	s, err := e.DaemonHealth(ctx)
+	if err != nil {
+		return // none runs, or it will be found out
+	}
+	if text := a.otherBuild(s); text != "" {
+		fmt.Fprintf(a.Stderr, "warning: %s; this one takes over by: sbx daemon restart (no sandbox is lost)\n", text)
+	}
 }
 
 // newProxy joins the egress proxy to the engine's records.

@@ -100,8 +100,8 @@ func (a *app) checks(ctx context.Context) []check {
 	switch {
 	case err == nil:
 		list = append(list, check{"Daemon", "pass", "healthy", "version " + health.Version, "", "Installation"})
-		if health.Version != Version {
-			match = check{"Version match", "warn", "daemon is " + health.Version, "", "sbx daemon restart", "Connection"}
+		if text := a.otherBuild(health); text != "" {
+			match = check{"Version match", "warn", "daemon is of another build", text, "sbx daemon restart (no sandbox is lost)", "Connection"}
 		}
 	case errors.Is(err, engine.ErrDaemon):
 		list = append(list, check{"Daemon", "skip", "not running", "it starts by itself when a sandbox needs it", "", "Installation"})
@@ -131,9 +131,13 @@ func virtualization(ctx context.Context, e *engine.Engine) check {
 
 func limits(e *engine.Engine) check {
 	if text := e.Limits(); text != "cgroup" {
-		return check{"Resource limits", "warn", "not enforced", text, "run as root for --cpus and --memory to hold", "Platform"}
+		hint := "a machine or container with writable cgroups for cpu, memory and pids is needed for --cpus and --memory to hold"
+		if e.Rootless {
+			hint = "run as root for --cpus and --memory to hold"
+		}
+		return check{"Resource limits", "warn", "disk only", text, hint, "Platform"}
 	}
-	return check{"Resource limits", "pass", "enforced", "by cgroups", "", "Platform"}
+	return check{"Resource limits", "pass", "enforced", "memory, cpu and threads by cgroups; disk", "", "Platform"}
 }
 
 func writable(st *engine.State) check {

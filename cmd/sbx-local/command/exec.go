@@ -105,6 +105,7 @@ func (a *app) ensure(ctx context.Context, e *engine.Engine, name string) (engine
 		return engine.Record{}, worded(err, name)
 	}
 	if started {
+		a.warnBuild(ctx, e)
 		fmt.Fprintf(a.Stderr, "Sandbox %s started successfully\n", name)
 	}
 	return r, nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,6 +42,8 @@ type inspection struct {
 	Limits        string          `json:"limits"`
 	CPUs          int             `json:"cpus"`
 	MemoryMiB     int             `json:"memory_mib"`
+	Pids          int             `json:"pids"`
+	DiskGiB       int             `json:"disk_gib"`
 	DaemonVersion string          `json:"daemon_version,omitempty"`
 	DaemonUptime  string          `json:"daemon_uptime,omitempty"`
 }
@@ -80,7 +83,7 @@ func runInspect(ctx context.Context, a *app, name string, asJSON bool) error {
 func inspect(ctx context.Context, a *app, e *engine.Engine, r engine.Record) (inspection, error) {
 	in := inspection{
 		Name: r.Name, ID: r.ID, Agent: r.Agent, State: status(r), Image: imageName(r), Workspace: r.Primary(), Workspaces: workspaces(r),
-		Network: "none", Proxy: "gateway.docker.internal:3128", Isolation: r.Isolation, Limits: r.Limits, CPUs: r.CPUs, MemoryMiB: r.MemoryMiB,
+		Network: "none", Proxy: "gateway.docker.internal:3128", Isolation: r.Isolation, Limits: r.Limits, CPUs: r.CPUs, MemoryMiB: r.MemoryMiB, Pids: r.Pids, DiskGiB: r.DiskGiB,
 		Ports: portTexts(r),
 	}
 	in.NetworkPolicy.Scope = "global"
@@ -131,7 +134,7 @@ func (a *app) printInspection(in inspection, r engine.Record) {
 	row("State", state)
 	row("Image", in.Image)
 	row("Isolation", in.Isolation)
-	row("Limits", in.Limits)
+	row("Limits", limitsText(r))
 	row("Workspace", workspaceText(r))
 	row("Network Policy", in.NetworkPolicy.Scope+" (local policy)")
 	row("Mount Policy", "allowed")
@@ -145,6 +148,19 @@ func (a *app) printInspection(in inspection, r engine.Record) {
 	}
 	fmt.Fprintln(a.Stdout)
 	row("Daemon", daemon)
+}
+
+// limitsText says what the sandbox is held to, or why it is not.
+func limitsText(r engine.Record) string {
+	text := r.Limits
+	if text == "cgroup" {
+		cpus := "all"
+		if r.CPUs > 0 {
+			cpus = strconv.Itoa(r.CPUs)
+		}
+		text = fmt.Sprintf("memory %s, cpu %s, threads %d (cgroup)", memoryText(r.MemoryMiB), cpus, r.Pids)
+	}
+	return fmt.Sprintf("disk %d GiB; %s", r.DiskGiB, text)
 }
 
 // age is a duration in its largest unit, as sbx prints it: 15s, 2m, 1h, 1d.

@@ -27,19 +27,20 @@ type lsRow struct {
 }
 
 func newLsCmd(a *app) *cobra.Command {
-	var asJSON, quiet bool
+	var asJSON, quiet, wide bool
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List sandboxes",
 		Args:  usage(cobra.NoArgs),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return runLs(cmd.Context(), a, asJSON, quiet) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runLs(cmd.Context(), a, asJSON, quiet, wide) },
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only")
+	cmd.Flags().BoolVar(&wide, "wide", false, "also show what isolates each sandbox, and its limits")
 	return cmd
 }
 
-func runLs(ctx context.Context, a *app, asJSON, quiet bool) error {
+func runLs(ctx context.Context, a *app, asJSON, quiet, wide bool) error {
 	e, err := a.engine()
 	if err != nil {
 		return err
@@ -70,6 +71,12 @@ func runLs(ctx context.Context, a *app, asJSON, quiet bool) error {
 		rows := [][]string{{"SANDBOX", "AGENT", "STATUS", "PORTS", "WORKSPACE"}}
 		for _, r := range list {
 			rows = append(rows, []string{r.Name, r.Agent, status(r), portsText(r), workspaceText(r)})
+		}
+		if wide { // not in sbx's own table, whose columns others count
+			rows[0] = append(rows[0], "ISOLATION", "LIMITS")
+			for i, r := range list {
+				rows[i+1] = append(rows[i+1], r.Isolation, limitsText(r))
+			}
 		}
 		fmt.Fprint(a.Stdout, rules.Table(rows))
 	}

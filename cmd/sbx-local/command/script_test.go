@@ -2,10 +2,11 @@ package command_test
 
 import (
 	"context"
+	"encoding/json"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -16,8 +17,13 @@ import (
 	"github.com/sbxpair/sbxpair/engine/enginetest"
 )
 
-// selfEnv names the real sbx-local, which starts gVisor and the daemon; the command under test is this test binary.
-const selfEnv = "TEST_SBX_LOCAL"
+// selfEnv names the real sbx-local, which starts gVisor and the daemon; the command under test is this test binary, which
+// says that it is of the same build.
+const (
+	selfEnv     = "TEST_SBX_LOCAL"
+	versionEnv  = "TEST_SBX_VERSION"
+	revisionEnv = "TEST_SBX_REVISION"
+)
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"sbx": func() {
@@ -25,7 +31,7 @@ func TestMain(m *testing.M) {
 		defer stop()
 		os.Exit(command.Run(ctx, command.Environment{
 			Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv,
-			Self: os.Getenv(selfEnv), Version: "v0.0.1", Revision: strings.Repeat("ab", 20),
+			Self: os.Getenv(selfEnv), Version: os.Getenv(versionEnv), Revision: os.Getenv(revisionEnv),
 		}))
 	}})
 }
@@ -34,11 +40,14 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	binary := enginetest.Binary(t)
 	enginetest.Require(t, &engine.Engine{State: enginetest.State(t, binary), Self: binary, Rootless: os.Geteuid() != 0})
+	version, revision := buildOf(t, binary)
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
 			dir := filepath.Join(env.WorkDir, ".state")
 			env.Setenv(selfEnv, binary)
+			env.Setenv(versionEnv, version)
+			env.Setenv(revisionEnv, revision)
 			env.Setenv("SBX_LOCAL_STATE", dir)
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
@@ -50,4 +59,25 @@ func TestScripts(t *testing.T) {
 			return os.MkdirAll(filepath.Join(env.WorkDir, "home", "project"), 0o755)
 		},
 	})
+}
+
+// buildOf asks the program what it is.
+func buildOf(t *testing.T, binary string) (version, revision string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), binary, "version", "--json")
+	cmd.Env = append(os.Environ(), "SBX_LOCAL_STATE="+t.TempDir())
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Client struct {
+			Revision      string
+			EngineVersion string `json:"engine_version"`
+		}
+	}
+	if err := json.Unmarshal(out, &doc); err != nil {
+		t.Fatal(err)
+	}
+	return doc.Client.EngineVersion, doc.Client.Revision
 }

@@ -19,9 +19,10 @@ type clientVersion struct {
 }
 
 type serverVersion struct {
-	State    string `json:"state"`
-	Version  string `json:"version,omitempty"`
-	Revision string `json:"revision,omitempty"`
+	State         string `json:"state"`
+	Version       string `json:"version,omitempty"`
+	Revision      string `json:"revision,omitempty"`
+	EngineVersion string `json:"engine_version,omitempty"`
 }
 
 func newVersionCmd(a *app) *cobra.Command {
@@ -54,7 +55,7 @@ func runVersion(ctx context.Context, a *app, asJSON bool) error {
 		return err
 	}
 	if d, err := e.DaemonHealth(ctx); err == nil {
-		doc.Server = serverVersion{"running", d.Version, d.Revision} // it may be of another build than this command
+		doc.Server = serverVersion{"running", d.Version, d.Revision, d.Build} // it may be of another build than this command
 	}
 	return a.printJSON(doc)
 }
