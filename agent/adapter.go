@@ -15,13 +15,14 @@ type Task struct {
 	Effort    string // reasoning effort, where the CLI has such a thing
 	SessionID string // UUID of a new session, or, with Resume, the session to go on with
 	Resume    bool
-	Used      Usage    // with Resume: what the session had used before; some CLIs count on from there
-	ReadOnly  bool     // a session that only looks: tools that write or run programs are withheld
-	Fresh     bool     // a home folder of its own, so that nothing an earlier session left there is read; its caches are shared
-	Dir       string   // working folder inside the sandbox
-	Command   []string // replaces the adapter's program, such as {"/opt/copilot/copilot"}
-	Args      []string // added to the command line
-	Env       []string // "K=V", added to the environment; wins over the adapter's
+	Used      Usage     // with Resume: what the session had used before; some CLIs count on from there
+	ReadOnly  bool      // a session that only looks: tools that write or run programs are withheld
+	Fresh     bool      // a home folder of its own, so that nothing an earlier session left there is read; its caches are shared
+	Dir       string    // working folder inside the sandbox
+	Command   []string  // replaces the adapter's program, such as {"/opt/copilot/copilot"}
+	Args      []string  // added to the command line
+	Env       []string  // "K=V", added to the environment; wins over the adapter's
+	Endpoint  *Endpoint // a server in place of the provider's own; nil is that one
 }
 
 // Invocation is a task as a command line.
@@ -57,9 +58,10 @@ type Adapter struct {
 	Sessions   bool // a session can be gone on with
 	ReadOnly   bool // a session can be held to reading
 
-	invoke  func(t Task, state string) (Invocation, error)
-	decoder func() decoder
-	usage   func([]byte) (Usage, error) // reads Invocation.UsageFile
+	endpoints []string // providers, see [Endpoint]
+	invoke    func(t Task, state string) (Invocation, error)
+	decoder   func() decoder
+	usage     func([]byte) (Usage, error) // reads Invocation.UsageFile
 	// finishes says that a whole run ends with a line that says so: without it, the run was cut off.
 	finishes bool
 	// countsOn says that the usage of a session that is gone on with holds what came before.
@@ -105,6 +107,9 @@ func (a Adapter) invocation(t Task, state string) (Invocation, error) {
 	if slices.Contains(t.Args, "") { // sbx refuses empty arguments (400 from its daemon)
 		return Invocation{}, fmt.Errorf("%w: empty argument", ErrTask)
 	}
+	if err := a.checkEndpoint(t); err != nil {
+		return Invocation{}, err
+	}
 	inv, err := a.invoke(t, state)
 	if err != nil {
 		return Invocation{}, err
@@ -114,7 +119,7 @@ func (a Adapter) invocation(t Task, state string) (Invocation, error) {
 		program = []string{a.Program}
 	}
 	inv.Argv = slices.Concat(program, inv.Argv)
-	inv.Env = append(inv.Env, t.Env...)
+	inv.Env = slices.Concat(inv.Env, t.Endpoint.environment(a.Name), t.Env)
 	inv.Unset = append(inv.Unset, foreignVariables(a.Credential.Env, inv.Env)...)
 	if inv.Dir == "" {
 		inv.Dir = t.Dir

@@ -11,6 +11,7 @@ func Claude() Adapter {
 	return Adapter{
 		Name: "claude", Program: "claude", Sessions: true, ReadOnly: true,
 		Credential: Credential{Env: "ANTHROPIC_API_KEY", Provider: "anthropic"},
+		endpoints:  []string{"anthropic"},
 		invoke:     claudeInvocation,
 		decoder:    func() decoder { return &claudeDecoder{tools: make(map[string]string)} },
 		finishes:   true,

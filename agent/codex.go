@@ -12,6 +12,7 @@ func Codex() Adapter {
 	return Adapter{
 		Name: "codex", Program: "codex", Sessions: true, ReadOnly: true,
 		Credential: Credential{Env: "CODEX_API_KEY", Provider: "openai"},
+		endpoints:  []string{"openai"},
 		invoke:     codexInvocation,
 		decoder:    func() decoder { return codexDecoder{} },
 		finishes:   true,
@@ -28,6 +29,7 @@ func codexInvocation(t Task, _ string) (Invocation, error) {
 		Env:   []string{"NO_COLOR=1"},
 		Stdin: t.Prompt,
 	}
+	inv.Argv = append(inv.Argv, t.Endpoint.codexFlags("CODEX_API_KEY")...)
 	if t.ReadOnly {
 		inv.Argv = append(inv.Argv, "-s", "read-only")
 	} else {

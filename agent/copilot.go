@@ -14,6 +14,7 @@ func Copilot() Adapter {
 	return Adapter{
 		Name: "copilot", Program: "copilot", Sessions: true, ReadOnly: true,
 		Credential: Credential{Env: "COPILOT_GITHUB_TOKEN", Provider: "github"},
+		endpoints:  []string{"openai", "anthropic"},
 		invoke:     copilotInvocation,
 		decoder:    func() decoder { return new(copilotDecoder) },
 		usage:      copilotUsage,

@@ -11,6 +11,7 @@ func Gemini() Adapter {
 	return Adapter{
 		Name: "gemini", Program: "gemini", Sessions: true, ReadOnly: true,
 		Credential: Credential{Env: "GEMINI_API_KEY", Provider: "google"},
+		endpoints:  []string{"google"},
 		invoke:     geminiInvocation,
 		decoder:    func() decoder { return &geminiDecoder{tools: make(map[string]string)} },
 		finishes:   true,

@@ -10,8 +10,9 @@ import (
 func OpenCode() Adapter {
 	return Adapter{
 		Name: "opencode", Program: "opencode", Sessions: true, ReadOnly: true,
-		invoke:  openCodeInvocation,
-		decoder: func() decoder { return new(openCodeDecoder) },
+		endpoints: []string{"anthropic", "openai", "google"},
+		invoke:    openCodeInvocation,
+		decoder:   func() decoder { return new(openCodeDecoder) },
 	}
 }
 
@@ -20,10 +21,14 @@ func openCodeInvocation(t Task, _ string) (Invocation, error) {
 	if t.ReadOnly {
 		permission = `{"edit":"deny","bash":"deny","webfetch":"deny"}`
 	}
+	config, err := openCodeConfig(t.Endpoint)
+	if err != nil {
+		return Invocation{}, err
+	}
 	inv := Invocation{
 		Argv: []string{"run", "--format", "json"},
 		Env: []string{"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1", "NO_COLOR=1",
-			"OPENCODE_PERMISSION=" + permission, `OPENCODE_CONFIG_CONTENT={"share":"disabled","autoupdate":false}`},
+			"OPENCODE_PERMISSION=" + permission, "OPENCODE_CONFIG_CONTENT=" + config},
 		Stdin: t.Prompt,
 	}
 	if t.Resume { // it chooses the id of a new session itself

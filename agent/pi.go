@@ -10,9 +10,10 @@ import (
 func Pi() Adapter {
 	return Adapter{
 		Name: "pi", Program: "pi", Sessions: true, ReadOnly: true,
-		invoke:   piInvocation,
-		decoder:  func() decoder { return &piDecoder{tools: make(map[string]string)} },
-		finishes: true,
+		endpoints: []string{"anthropic", "openai", "google"},
+		invoke:    piInvocation,
+		decoder:   func() decoder { return &piDecoder{tools: make(map[string]string)} },
+		finishes:  true,
 	}
 }
 
@@ -21,6 +22,13 @@ func piInvocation(t Task, _ string) (Invocation, error) {
 		Argv:  []string{"-p", "--mode", "json"},
 		Env:   []string{"PI_OFFLINE=1", "PI_TELEMETRY=0", "NO_COLOR=1"},
 		Stdin: t.Prompt,
+	}
+	if t.Endpoint != nil {
+		models, err := piModels(t.Endpoint)
+		if err != nil {
+			return Invocation{}, err
+		}
+		inv.Files = []File{{Path: ".pi/agent/models.json", Data: models}}
 	}
 	if t.ReadOnly {
 		inv.Argv = append(inv.Argv, "--tools", "read,grep,find,ls")

@@ -1,0 +1,142 @@
+package agent_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sbxpair/sbxpair/agent"
+	"github.com/sbxpair/sbxpair/fixtures/model"
+	"github.com/sbxpair/sbxpair/gateway"
+	"github.com/sbxpair/sbxpair/prices"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// behind is how a CLI uses a gateway.
+type behind struct {
+	provider string
+	api      gateway.API
+	model    string
+	keyEnv   string
+}
+
+// TestThroughGateway: each real CLI, pointed at a gateway, does its work with the run's key alone; what the scripted model
+// counts is what the ledger says.
+func TestThroughGateway(t *testing.T) {
+	ways := map[string][]behind{
+		"copilot":  {{"openai", gateway.OpenAI, "claude-haiku-4.5", ""}, {"anthropic", gateway.Anthropic, "claude-haiku-4.5", ""}},
+		"claude":   {{"anthropic", gateway.Anthropic, "claude-haiku-4-5", ""}},
+		"codex":    {{"openai", gateway.OpenAI, "gpt-5.4", ""}},
+		"gemini":   {{"google", gateway.Google, "gemini-2.5-flash", ""}},
+		"opencode": {{"anthropic", gateway.Anthropic, "anthropic/claude-haiku-4-5", "ANTHROPIC_API_KEY"}},
+		"pi":       {{"anthropic", gateway.Anthropic, "anthropic/claude-haiku-4-5", "ANTHROPIC_API_KEY"}},
+	}
+	for _, r := range slices.Concat(reals(), others()) {
+		home := t.TempDir() // for all runs of a CLI: Copilot unpacks 235 MB into a fresh one
+		for _, way := range ways[r.adapter.Name] {
+			t.Run(r.adapter.Name+" on "+way.provider, func(t *testing.T) {
+				if slices.Contains([]string{"gemini", "opencode", "pi"}, r.adapter.Name) && os.Getenv("SBXPAIR_AGENT_CLIS") == "" {
+					t.Skip("needs the real " + r.adapter.Name + " CLI in the node_modules folder SBXPAIR_AGENT_CLIS")
+				}
+				throughGateway(t, r, home, way)
+			})
+		}
+	}
+}
+
+func throughGateway(t *testing.T, r real, home string, way behind) {
+	program := r.find(t)
+	dir := filepath.Join(t.TempDir(), "work")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	init := exec.CommandContext(t.Context(), "sh", "-c", "git init -q && printf 'one\\ntwo\\n' >a.txt")
+	init.Dir = dir
+	if out, err := init.CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	steps := r.script("cat a.txt")
+	server := model.New(model.Config{Scripts: []model.Script{{Steps: steps}}})
+	const key = "sk-canary-of-the-provider-0123456789"
+	var wrong []string
+	speak := r.speak(server, steps, nil)
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if sent := req.Header.Get("X-Api-Key") + req.Header.Get("X-Goog-Api-Key") + strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "); sent != key {
+			wrong = append(wrong, req.URL.Path)
+		}
+		speak.ServeHTTP(w, req)
+	}))
+	t.Cleanup(provider.Close)
+	ledger, err := gateway.OpenLedger(filepath.Join(t.TempDir(), "ledger.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := gateway.Serve(t.Context(), gateway.Options{Ledger: ledger, Prices: prices.Builtin(),
+		Upstreams: map[gateway.API]gateway.Upstream{way.api: {URL: provider.URL, Key: secrets.New(key)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close(t.Context()) })
+	access, err := g.Register(gateway.Grant{Run: "r", APIs: []gateway.API{way.api}}, "127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := r.adapter.KeyEnv(way.provider)
+	if env == "" {
+		env = way.keyEnv
+	}
+	task := agent.Task{Prompt: "Change two to 2 in a.txt.", Dir: dir, Command: []string{program}, Model: way.model,
+		Endpoint: &agent.Endpoint{Provider: way.provider, URL: access.URLs[way.api]}, Env: []string{env + "=" + access.Key.Reveal()}}
+	var rec record
+	res, err := agent.Run(t.Context(), &host{home: home}, r.adapter, task, rec.options(agent.Limits{Wall: 2 * time.Minute}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := os.ReadFile(filepath.Join(dir, "a.txt"))
+	if v := agent.Judge(res, true); v.Outcome != agent.Succeeded || string(text) != "one\n2\n" {
+		s := rec.transcript.String()
+		t.Fatalf("%+v: %q\n%s", v, text, s[max(0, len(s)-3000):])
+	}
+	if len(wrong) > 0 {
+		t.Errorf("the provider saw another key than its own at %v", wrong)
+	}
+	spent, _, err := g.Spent("r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%v, %d calls, ledger %+v", res.Took.Round(time.Millisecond), len(server.Calls()), spent)
+	want := model.Usage{}
+	for _, s := range steps {
+		want.Input, want.Cached, want.Output = want.Input+s.Usage.Input, want.Cached+s.Usage.Cached, want.Output+s.Usage.Output
+	}
+	// Some CLIs make a call of their own beside the work, for a title.
+	if spent.Input < int64(want.Input) || spent.Output < int64(want.Output) || spent.Calls < len(steps) || spent.Calls == len(steps) && spent.Input != int64(want.Input) {
+		t.Errorf("the ledger says %+v, the model %+v in %d calls", spent, want, len(steps))
+	}
+}
+
+// A CLI is not pointed at what it cannot speak.
+func TestEndpointRefusals(t *testing.T) {
+	for name, tt := range map[string]struct {
+		adapter agent.Adapter
+		task    agent.Task
+		text    string
+	}{
+		"provider":          {agent.Claude(), agent.Task{Endpoint: &agent.Endpoint{Provider: "openai", URL: "http://x"}}, "it can for: anthropic"},
+		"address":           {agent.Claude(), agent.Task{Endpoint: &agent.Endpoint{Provider: "anthropic", URL: `http://x"`}}, "address"},
+		"no model":          {agent.Copilot(), agent.Task{Endpoint: &agent.Endpoint{Provider: "openai", URL: "http://x"}}, "agent.model"},
+		"any other program": {agent.Program("p", "p"), agent.Task{Endpoint: &agent.Endpoint{Provider: "openai", URL: "http://x"}}, "cannot be pointed"},
+	} {
+		tt.task.Prompt = "x"
+		if _, err := tt.adapter.Invocation(tt.task); !errors.Is(err, agent.ErrTask) || !strings.Contains(err.Error(), tt.text) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
