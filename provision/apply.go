@@ -55,7 +55,7 @@ func (p Plan) Calls() [][]string {
 		first = append(first, "policy init")
 	}
 	create, give := []string{}, []string{}
-	for _, s := range []Spec{p.Agent, p.GitHub} {
+	for _, s := range p.Specs() {
 		create = append(create, "create "+string(s.Role))
 		for _, r := range policyRules(s) {
 			give = append(give, fmt.Sprintf("policy %s %s", r.Decision, s.Role))
@@ -99,11 +99,15 @@ func (a *apply) do(ctx context.Context, creds Credentials) error {
 	if err := both(ctx, first...); err != nil {
 		return err
 	}
-	agent, github := a.plan.Agent, a.plan.GitHub
-	if err := both(ctx,
-		func(ctx context.Context) error { return a.make(ctx, agent, creds.Agent) },
-		func(ctx context.Context) error { return a.make(ctx, github, creds.GitHub) },
-	); err != nil {
+	var makes []func(context.Context) error
+	for _, spec := range a.plan.Specs() {
+		value := creds.Agent
+		if spec.Role == pair.RoleGitHub {
+			value = creds.GitHub
+		}
+		makes = append(makes, func(ctx context.Context) error { return a.make(ctx, spec, value) })
+	}
+	if err := both(ctx, makes...); err != nil {
 		return err
 	}
 	return a.readBack(ctx)
@@ -145,7 +149,7 @@ func (a *apply) refuseGlobals(ctx context.Context) error {
 		if !s.Global() || s.Type == sbx.SecretRegistry { // a registry's is for pulling images, on the host
 			continue
 		}
-		for _, spec := range []Spec{a.plan.Agent, a.plan.GitHub} {
+		for _, spec := range a.plan.Specs() {
 			shadowed := spec.Secret.Strategy == Service && s.Type == sbx.SecretService && s.Name == spec.Secret.Service
 			if !shadowed {
 				return fmt.Errorf("%w: the engine has a global secret (%s), which it would offer to the %s sandbox too; remove it, or scope it to the sandboxes that need it",
@@ -259,7 +263,7 @@ func (a *apply) readBack(ctx context.Context) error {
 	var rules []sbx.PolicyRule
 	var want []sbx.Secret
 	var specs []sbx.CreateSpec
-	for _, s := range []Spec{a.plan.Agent, a.plan.GitHub} {
+	for _, s := range a.plan.Specs() {
 		specs = append(specs, a.spec(s))
 		rules = append(rules, policyRules(s)...)
 		if s.Secret.Strategy == Service {

@@ -271,3 +271,32 @@ func TestFaultAtEveryCall(t *testing.T) {
 		})
 	}
 }
+
+// TestApplyOneRole makes the github sandbox alone, with what a fork needs too, and nothing of the agent's.
+func TestApplyOneRole(t *testing.T) {
+	b := newBench(t, "0.47.0", func(in *provision.Input) { in.Only, in.Fork = pair.RoleGitHub, "friend/slugify" })
+	p := b.acquire()
+	if _, err := provision.Apply(t.Context(), b.engine.Unverified(), p, b.plan, provision.Credentials{GitHub: creds.GitHub}); err != nil {
+		t.Fatal(err)
+	}
+	if left := b.left(); len(left) != 1 || left[0] != b.plan.GitHub.Name {
+		t.Errorf("made %v", left)
+	}
+	var paths []string
+	for _, r := range b.plan.GitHub.Allow {
+		paths = append(paths, r.Path)
+	}
+	if !slices.Contains(paths, "/repos/friend/slugify/**") || !slices.Contains(paths, "/repos/octo/slugify/**") {
+		t.Errorf("rules for %v", paths)
+	}
+	for _, group := range b.plan.Calls() {
+		for _, call := range group {
+			if strings.Contains(call, "agent") {
+				t.Errorf("planned call %q", call)
+			}
+		}
+	}
+	if _, err := p.Release(t.Context(), "done", time.Minute); err != nil || len(b.left()) != 0 {
+		t.Errorf("left %v, %v", b.left(), err)
+	}
+}

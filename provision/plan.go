@@ -92,6 +92,19 @@ type Plan struct {
 	Local  sbx.LocalOptions `json:"local,omitzero"`
 	Repo   string           `json:"repository"`
 	Host   string           `json:"github_host"`
+	// Only is the one role that is made, for work that needs no other; empty is both.
+	Only pair.Role `json:"only,omitempty"`
+}
+
+// Specs are the sandboxes that are made.
+func (p Plan) Specs() []Spec {
+	switch p.Only {
+	case pair.RoleAgent:
+		return []Spec{p.Agent}
+	case pair.RoleGitHub:
+		return []Spec{p.GitHub}
+	}
+	return []Spec{p.Agent, p.GitHub}
 }
 
 // Input is what a plan follows from.
@@ -99,7 +112,9 @@ type Input struct {
 	Run       pair.RunID
 	Engine    pair.EngineRef
 	Repo      string // OWNER/NAME
+	Fork      string // OWNER/NAME where branches are pushed instead; empty: to Repo
 	Host      string // of GitHub
+	Only      pair.Role
 	Agent     string // name of the agent adapter
 	Provider  string // whose models it uses, as policy.ForAgent knows them; "" is its own
 	AgentEnv  string // the variable in which the agent CLI looks for its credential; "" is the provider's
@@ -136,6 +151,13 @@ func New(in Input) (Plan, error) {
 	if err != nil {
 		return Plan{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+	if in.Fork != "" {
+		fork, err := policy.ForGitHub(in.Fork, in.Host)
+		if err != nil {
+			return Plan{}, fmt.Errorf("%w: github.fork: %w", ErrRefused, err)
+		}
+		githubProfile.Needs = append(githubProfile.Needs, fork.Needs...)
+	}
 	deny, err := resources(in.Deny, LayerDeny)
 	if err != nil {
 		return Plan{}, err
@@ -167,7 +189,7 @@ func New(in Input) (Plan, error) {
 		none = []sbx.Workspace{{Path: in.Empty}}
 	}
 	return Plan{
-		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Host: at.Host, Local: in.Local,
+		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Host: at.Host, Local: in.Local, Only: in.Only,
 		Agent: Spec{
 			Role: pair.RoleAgent, Name: in.Run.Name(pair.RoleAgent),
 			Workspaces: append([]sbx.Workspace{in.Workspace}, in.Mounts...),

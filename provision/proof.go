@@ -144,7 +144,7 @@ cat /proc/[0-9]*/environ 2>/dev/null | tr '\000' '\n'
 exit 0
 `
 
-// Prove asks from inside both sandboxes whether the pair is as planned: the own credential is accepted, the other
+// Prove asks from inside the plan's sandboxes whether the pair is as planned: the own credential is accepted, the other
 // role's host and any other host are blocked, no value is in any process's environment, no SSH identity is at hand.
 // The evidence is returned also beside an error, which matches [ErrCredential] if a host refused the credential that belongs there, else [ErrNotProven].
 func Prove(ctx context.Context, p *pair.Pair, plan Plan, values ...secrets.Value) (events.Proof, error) {
@@ -155,10 +155,10 @@ func Prove(ctx context.Context, p *pair.Pair, plan Plan, values ...secrets.Value
 	var proof [2][]events.Probe
 	var errs [2]error
 	var wg sync.WaitGroup
-	for i, box := range []*pair.Sandbox{p.Agent, p.GitHub} {
-		spec := plan.Agent
-		if box.Role == pair.RoleGitHub {
-			spec = plan.GitHub
+	for i, spec := range plan.Specs() {
+		box := p.Agent
+		if spec.Role == pair.RoleGitHub {
+			box = p.GitHub
 		}
 		wg.Go(func() { proof[i], errs[i] = ask(ctx, box, spec, asked[box.Role], known) })
 	}
