@@ -102,7 +102,7 @@ func Run(ctx context.Context, r guest.Runner, a Adapter, t Task, o Options) (Res
 	started := time.Now()
 	res.Code, res.Stop, err = x.run(ctx)
 	res.Took = time.Since(started)
-	leftover, usage, sweepErr := x.sweep(ctx, res.Stop != "")
+	leftover, usage, sweepErr := x.sweep(ctx, res.Stop != "", true)
 	if res.Stop == "" {
 		res.Leftover = leftover
 	}
@@ -250,7 +250,7 @@ func (x *execution) run(ctx context.Context) (code int, why Stop, err error) {
 			}
 		}
 	}
-	x.sweep(inner, true)
+	x.sweep(inner, true, false)
 	force := time.NewTimer(x.o.Grace)
 	defer force.Stop()
 	select {
@@ -270,15 +270,19 @@ func (x *execution) run(ctx context.Context) (code int, why Stop, err error) {
 	}
 }
 
-// sweep ends the run's processes and reads the usage file, in one command.
-func (x *execution) sweep(ctx context.Context, stopping bool) (ended int, usage []byte, err error) {
+// sweep ends the run's processes and reads the usage file, in one command. The final one removes the run's folder.
+func (x *execution) sweep(ctx context.Context, stopping, final bool) (ended int, usage []byte, err error) {
 	grace := time.Duration(0)
 	if stopping {
 		grace = x.o.Grace
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace+30*time.Second)
 	defer cancel()
-	argv := []string{"sh", "-c", sweepScript, "sh", x.mark, strconv.Itoa(int(grace / (100 * time.Millisecond))), x.inv.UsageFile}
+	when := "final"
+	if !final {
+		when = "not-yet"
+	}
+	argv := []string{"sh", "-c", sweepScript, "sh", x.mark, strconv.Itoa(int(grace / (100 * time.Millisecond))), x.state, when, x.inv.UsageFile}
 	if x.inv.UsageFile == "" {
 		argv = argv[:len(argv)-1] // sbx refuses empty arguments
 	}

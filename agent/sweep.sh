@@ -1,7 +1,8 @@
 # Ends every process of one run inside the sandbox: those that carry its mark in their environment, and what descends from
 # them. A process group would not do: agents start shells in sessions of their own. Prints how many it ended.
-# MARK is the variable's value; GRACE how long to wait between TERM and KILL, in tenths of a second; USAGE a file to print.
-mark=$1 grace=$2 usage=$3
+# MARK is the variable's value; GRACE how long to wait between TERM and KILL, in tenths of a second; STATE the run's folder, which
+# is removed at the end if a FINAL call says so, after the file USAGE in it was printed.
+mark=$1 grace=$2 state=$3 final=$4 usage=$5
 
 # Lists the processes, parents before children, in $found.
 scan() {
@@ -65,4 +66,5 @@ while [ $round -lt 5 ]; do # what forks while we look is found in the next round
 done
 echo "ended $ended"
 [ -n "$usage" ] && [ -f "$usage" ] && head -c 1048576 "$usage"
+[ "$final" = final ] && rm -rf "$state"
 exit 0
