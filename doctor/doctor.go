@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -134,6 +135,8 @@ func (o Options) limit() time.Duration {
 // Examine makes every check and goes on after a bad one. Without Deep it changes nothing.
 func Examine(ctx context.Context, o Options) Report {
 	e := &examination{Options: o}
+	// The finding on the version says what its client would.
+	e.Locate.Client = append(slices.Clone(o.Locate.Client), sbx.WithoutVersionWarnings())
 	e.tokens(ctx)
 	e.git(ctx)
 	e.checkout(ctx)

@@ -1,9 +1,11 @@
 package doctor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -553,5 +555,16 @@ func TestCheckout(t *testing.T) {
 	want(t, b.examine(), "checkout", Warn, "uncommitted", "stash")
 	if repo := (&examination{Options: b.opts}).repo(t.Context()); repo != "octo/slugify" {
 		t.Errorf("repository %q: a changed file does not hide whose it is", repo)
+	}
+}
+
+// TestVersionIsOneFinding: what is to say of the engine's version is said once, by the finding.
+func TestVersionIsOneFinding(t *testing.T) {
+	b := newBench(t, `calls: [{match: "^version", stdout: "{\"client\":{\"version\":\"v0.99.0\"},\"server\":{\"state\":\"running\",\"version\":\"v0.98.0\"}}"}]`)
+	var log bytes.Buffer
+	b.opts.Locate.Client = append(b.opts.Locate.Client, sbx.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	want(t, b.examine(), "engine.version", Warn, "0.99.0", "they differ", "newer than")
+	if log.Len() > 0 {
+		t.Errorf("logged as well: %s", log.String())
 	}
 }

@@ -133,14 +133,16 @@ func (e *examination) version(ctx context.Context, client *sbx.Client) {
 		if v.Server.Known() {
 			c.Detail += "; daemon " + v.Server.String()
 		}
-		switch {
-		case v.Mismatch():
+		if v.Mismatch() {
 			c.Verdict, c.Remedy = Warn, "when nothing runs in it: sbx daemon restart"
 			c.Detail += ": they differ, and the engine will ask to restart, which stops every sandbox"
-		case v.Untested():
+		}
+		if v.Untested() {
 			c.Verdict = Warn
 			c.Detail += "; newer than the newest that sbxpair was tested with, sbx " + sbx.Newest().String()
-			c.Remedy = "sbxpair doctor --conformance shows what is different"
+			if c.Remedy == "" {
+				c.Remedy = "sbxpair doctor --conformance shows what is different"
+			}
 		}
 		return c, nil
 	})

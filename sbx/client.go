@@ -55,6 +55,7 @@ type Client struct {
 	cloud    bool
 	timeouts Timeouts
 	log      *slog.Logger
+	unwarned bool
 	readBack bool
 	shared   *shared
 }
@@ -63,9 +64,10 @@ type Client struct {
 type shared struct {
 	scanner *secrets.Scanner
 
+	asking chan struct{} // holds one item while somebody asks for the version
+
 	mu      sync.Mutex
 	version *Version
-	warned  map[string]bool
 }
 
 // options collects what New is given.
@@ -80,6 +82,7 @@ type options struct {
 	grace    time.Duration
 	record   string
 	log      *slog.Logger
+	unwarned bool
 	version  *Version
 }
 
@@ -116,9 +119,12 @@ func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d }
 // WithRecorder writes every call to a file of its own in dir, masked: see [Recorder].
 func WithRecorder(dir string) Option { return func(o *options) { o.record = dir } }
 
-// WithLogger gives a logger for warnings (untested version, version mismatch) and, at debug level, one line a call:
-// verb, exit code, time. Never arguments or output.
+// WithLogger gives a logger for warnings (untested version, version mismatch; one of each for a Client) and, at debug level,
+// one line a call: verb, exit code, time. Never arguments or output. Without it, slog's default logger is taken.
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
+
+// WithoutVersionWarnings leaves it to the caller to say what [Version.Untested] and [Version.Mismatch] report.
+func WithoutVersionWarnings() Option { return func(o *options) { o.unwarned = true } }
 
 // WithVersion tells the Client what [Client.Version] would find, and so saves that call.
 func WithVersion(v Version) Option { return func(o *options) { o.version = &v } }
@@ -139,17 +145,14 @@ func New(path string, opts ...Option) *Client {
 		o.runner = &Recorder{Dir: o.record, Next: o.runner}
 	}
 	if o.log == nil {
-		o.log = slog.New(slog.DiscardHandler)
+		o.log = slog.Default()
 	}
 	c := &Client{
-		run: o.runner, cloud: o.cloud, timeouts: o.timeouts.withDefaults(), log: o.log, readBack: true,
-		shared: &shared{scanner: secrets.NewScanner(), warned: map[string]bool{}, version: o.version},
+		run: o.runner, cloud: o.cloud, timeouts: o.timeouts.withDefaults(), log: o.log, unwarned: o.unwarned, readBack: true,
+		shared: &shared{scanner: secrets.NewScanner(), asking: make(chan struct{}, 1), version: o.version},
 	}
 	if o.appName != "" {
 		c.global = append(c.global, "--app-name="+o.appName)
-	}
-	if o.cloud {
-		c.global = append(c.global, "--cloud")
 	}
 	return c
 }
@@ -163,51 +166,88 @@ func (c *Client) Unverified() *Client {
 	return &u
 }
 
-// Version returns the engine's name and version. The first answer is kept; a failure is not.
+const opVersion = "version"
+
+// Version returns the engine's name and version. The first answer is kept; a failure is not. The error matches
+// [ErrForeignTool] if the program does not answer as Docker's sbx or sbx-local does.
 func (c *Client) Version(ctx context.Context) (Version, error) {
-	c.shared.mu.Lock()
-	known := c.shared.version
-	c.shared.mu.Unlock()
-	if known != nil {
+	if known := c.knownVersion(); known != nil {
 		return *known, nil
 	}
-	const op = "version"
-	// Without --cloud: the version is that of the command on this machine.
-	res, err := c.call(ctx, op, c.timeouts.Version, Cmd{Args: []string{"version", "--json"}})
-	if errors.Is(err, ErrRefusedFlag) { // below 0.42
-		res, err = c.call(ctx, op, c.timeouts.Version, Cmd{Args: []string{"version"}})
+	select { // one asks, the others wait for its answer
+	case c.shared.asking <- struct{}{}:
+		defer func() { <-c.shared.asking }()
+	case <-ctx.Done():
+		return Version{}, fmt.Errorf("sbx %s: %w", opVersion, ctxError(ctx))
 	}
+	if known := c.knownVersion(); known != nil {
+		return *known, nil
+	}
+	v, err := c.askVersion(ctx)
 	if err != nil {
-		if e, ok := errors.AsType[*ExitError](err); ok && len(e.kinds) == 0 && !hasErrorPrefix(strings.TrimSpace(string(res.Stderr))) {
-			// Docker's sbx prints its version while signed out and without a daemon.
-			return Version{}, fmt.Errorf("%w: %w", ErrForeignTool, err)
-		}
 		return Version{}, err
-	}
-	v, err := ParseVersion(res.Stdout)
-	if err != nil {
-		return Version{}, fmt.Errorf("sbx %s: %w", op, err)
 	}
 	c.shared.mu.Lock()
 	c.shared.version = &v
 	c.shared.mu.Unlock()
-	if v.Untested() {
-		c.warnOnce("untested", "engine version is newer than the newest tested; going on", "engine", v.String(), "tested", Newest().String())
+	if v.Untested() && !c.unwarned {
+		c.log.Warn("engine version is newer than the newest tested; going on", "engine", v.String(), "tested", Newest().String())
 	}
-	if v.Mismatch() {
-		c.warnOnce("mismatch", "engine command and daemon differ in version", "client", v.Client.String(), "server", v.Server.String())
+	if v.Mismatch() && !c.unwarned {
+		c.log.Warn("engine command and daemon differ in version", "client", v.Client.String(), "server", v.Server.String())
 	}
 	return v, nil
 }
 
-func (c *Client) warnOnce(key, msg string, args ...any) {
+func (c *Client) knownVersion() *Version {
 	c.shared.mu.Lock()
-	seen := c.shared.warned[key]
-	c.shared.warned[key] = true
-	c.shared.mu.Unlock()
-	if !seen {
-		c.log.Warn(msg, args...)
+	defer c.shared.mu.Unlock()
+	return c.shared.version
+}
+
+func (c *Client) askVersion(ctx context.Context) (Version, error) {
+	ask := func(args ...string) (Result, error) {
+		return c.call(ctx, opVersion, c.timeouts.Version, Cmd{Args: append([]string{"version"}, args...)})
 	}
+	res, err := ask("--json")
+	// Below 0.42 the flag is refused; another tool may refuse it in words that we do not know.
+	if e, failed := errors.AsType[*ExitError](err); failed && (len(e.kinds) == 0 || e.kinds[0] == ErrRefusedFlag) {
+		res, err = ask()
+	}
+	if e, failed := errors.AsType[*ExitError](err); failed && foreign(e) {
+		return Version{}, fmt.Errorf("%w: %v", ErrForeignTool, err) // what its words would mean to us does not count
+	}
+	v, parseErr := ParseVersion(res.Stdout)
+	switch {
+	case err != nil && parseErr == nil && v.Mismatch() && errors.Is(err, ErrPrompt):
+		return v, nil // it says both versions, and then asks to restart the daemon (sbx 0.37)
+	case err != nil:
+		return Version{}, err
+	case parseErr != nil:
+		return Version{}, fmt.Errorf("sbx %s: %w", opVersion, parseErr)
+	}
+	return v, nil
+}
+
+// foreign reports whether a failure of "sbx version" is not one of Docker's sbx, which has the verb in every version, signed
+// out and without a daemon too, exits 1 and says why behind a prefix.
+func foreign(e *ExitError) bool {
+	if len(e.kinds) > 0 {
+		return e.kinds[0] == ErrRefusedFlag && !strings.Contains(e.Stderr, "--app-name") // ours, and hidden
+	}
+	return e.Code != 1 || !hasErrorPrefix(strings.TrimSpace(e.Stderr))
+}
+
+// ready makes sure, before the first verb runs, that the program is Docker's sbx or sbx-local, in a version that can be
+// driven. Login, daemon and diagnosis are no exception: the version needs none of them.
+func (c *Client) ready(ctx context.Context, op string) error {
+	if err := c.require(ctx, op, FeatureDriven); err != nil {
+		return err
+	}
+	if c.cloud {
+		return c.require(ctx, op, FeatureCloud)
+	}
+	return nil
 }
 
 // require returns an UnsupportedError unless the engine has every one of the features.
@@ -245,12 +285,23 @@ func (c *Client) call(ctx context.Context, op string, limit time.Duration, cmd C
 	return res, nil
 }
 
+// withGlobal puts the global flags before the verb. The version is that of the command on this machine, whatever is cloud.
+func (c *Client) withGlobal(op string, args []string) []string {
+	if c.cloud && op != opVersion {
+		return slices.Concat(c.global, []string{"--cloud"}, args)
+	}
+	return slices.Concat(c.global, args)
+}
+
 // start runs one verb; a non-zero exit is left to the caller. limit 0 means no deadline but ctx's.
 func (c *Client) start(ctx context.Context, op string, limit time.Duration, cmd Cmd) (Result, error) {
 	cmd.Op = op
-	if len(c.global) > 0 {
-		cmd.Args = append(append([]string{}, c.global...), cmd.Args...)
+	if op != opVersion {
+		if err := c.ready(ctx, op); err != nil {
+			return Result{Code: -1}, err
+		}
 	}
+	cmd.Args = c.withGlobal(op, cmd.Args)
 	begun := time.Now()
 	runCtx := ctx
 	if limit > 0 {
@@ -322,7 +373,7 @@ func (c *Client) maskShapes(text string) string { return c.shared.scanner.Mask(t
 func (c *Client) failure(op string, res Result, args []string) error {
 	text := c.text(res)
 	kinds := classify(text)
-	if prompt := c.findPrompt(op, text, slices.Concat(c.global, args)); prompt != nil {
+	if prompt := c.findPrompt(op, text, c.withGlobal(op, args)); prompt != nil {
 		prompt.kinds = append(slices.Clone(prompt.kinds), kinds...)
 		return prompt
 	}

@@ -156,7 +156,6 @@ func (c *Client) createArgs(ctx context.Context, op string, spec CreateSpec) (ar
 		return asked
 	}
 
-	want(c.cloud, FeatureCloud)
 	args = []string{"--name", spec.Name}
 	if spec.CPUs > 0 {
 		args = append(args, "--cpus", strconv.Itoa(spec.CPUs))
@@ -214,7 +213,7 @@ func (c *Client) createArgs(ctx context.Context, op string, spec CreateSpec) (ar
 	if err != nil {
 		return nil, nil, err
 	}
-	if spec.SkillsOff && v.Has(FeatureSkillsOff) && !v.IsLocal() {
+	if spec.SkillsOff && v.Has(FeatureSkillsOff) {
 		args = append(args, "--skills", "off")
 	}
 	if v.Has(FeatureCreatePublish) {

@@ -260,11 +260,13 @@ func (c *Client) wantDaemon(ctx context.Context, op string, running bool) error 
 // another if it could not be told. sbx-local needs no login. There is no status verb, so a listing is asked for, which
 // needs the login; it may start the daemon.
 func (c *Client) CheckSignedIn(ctx context.Context) error {
-	v, err := c.Version(ctx)
-	if err != nil || v.IsLocal() {
+	if err := c.ready(ctx, "login state"); err != nil {
 		return err
 	}
-	_, err = c.List(ctx)
+	if v, err := c.Version(ctx); err != nil || v.IsLocal() {
+		return err
+	}
+	_, err := c.List(ctx)
 	return err
 }
 

@@ -61,27 +61,27 @@ type ExecResult struct {
 // sbx exits 1 for its own failures, as many commands do. A failure counts as the engine's only if standard output is
 // empty, standard error has the engine's words about this very sandbox, and the listing does not contradict it.
 func (c *Client) Exec(ctx context.Context, sandbox string, spec ExecSpec) (ExecResult, error) {
-	var marked *tree
-	call := spec
-	if spec.KillTree {
-		v, err := c.Version(ctx)
-		if err != nil {
-			return ExecResult{}, err
-		}
-		if !v.IsLocal() && len(spec.Argv) > 0 && spec.Argv[0] != "" {
-			t := newTree()
-			marked, call = &t, t.wrap(spec)
-		}
-	}
-	args, err := execArgs(opExec, sandbox, call, spec.Stdin != nil, false)
+	args, err := execArgs(opExec, sandbox, spec, spec.Stdin != nil, false)
 	if err != nil {
 		return ExecResult{}, err
+	}
+	v, err := c.Version(ctx)
+	if err != nil {
+		return ExecResult{Code: -1}, err
+	}
+	var marked *tree
+	if spec.KillTree && !v.IsLocal() {
+		t := newTree()
+		marked = &t
+		if args, err = execArgs(opExec, sandbox, t.wrap(spec), spec.Stdin != nil, false); err != nil {
+			return ExecResult{}, err
+		}
 	}
 	cmd := Cmd{
 		Args: args, Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr,
 		MaxCapture: spec.MaxCapture, Redact: spec.Redact,
 	}
-	strip := !c.knownLocal()
+	strip := !v.IsLocal()
 	var filter *preambleFilter
 	if strip && spec.Stdout != nil {
 		filter = &preambleFilter{w: spec.Stdout, sandbox: sandbox}
@@ -151,12 +151,6 @@ func engineShaped(text string) bool {
 			strings.HasPrefix(line, "You are not authenticated to Docker") || strings.HasPrefix(line, "sandbox \"")
 	}
 	return false
-}
-
-func (c *Client) knownLocal() bool {
-	c.shared.mu.Lock()
-	defer c.shared.mu.Unlock()
-	return c.shared.version != nil && c.shared.version.IsLocal()
 }
 
 // execArgs builds the call. The engine stops reading flags at the sandbox's name.

@@ -5,6 +5,7 @@ type Feature string
 
 // Features that this package branches on.
 const (
+	FeatureDriven        Feature = "being driven"
 	FeatureCreatePublish Feature = "published ports at create"
 	FeatureDenyNetwork   Feature = "network denial at create"
 	FeatureCreateEnv     Feature = "environment at create"
@@ -25,17 +26,19 @@ const (
 	FeatureResolve       Feature = "host name overrides and a test certificate authority"
 )
 
-// gate says since when a feature is there. local means that only sbx-local has it, at any version.
+// gate says since when a feature is there. local means that only sbx-local has it, at any version; docker that sbx-local
+// has not.
 type gate struct {
-	major, minor int
-	local        bool
-	source       string
+	major, minor  int
+	local, docker bool
+	source        string
 }
 
 // gates is the one table of version differences. Facts: docker/docs reference data and release notes, sbx-go-sdk's
 // coverage notes, measurements on 0.38, 0.39 and 0.47; see fixtures/sbx/README.md for the sources.
 func gates() map[Feature]gate {
 	return map[Feature]gate{
+		FeatureDriven:        {minor: Oldest().Minor, source: "the oldest version with JSON listings, inspect and policy check"},
 		FeatureCreatePublish: {minor: 37, source: "release 0.37"},
 		FeatureDenyNetwork:   {minor: 38, source: "release 0.38"},
 		FeatureCreateEnv:     {minor: 39, source: "measured on 0.39"},
@@ -51,8 +54,8 @@ func gates() map[Feature]gate {
 		FeaturePruneUntil:    {minor: 43, source: "release 0.43"},
 		FeatureSafeCopy:      {minor: 38, source: "release 0.38 (CVE-2026-17106)"},
 		FeatureDaemonRestart: {minor: 38, source: "release 0.38"},
-		FeatureCloud:         {minor: 42, source: "release 0.42"},
-		FeatureSkillsOff:     {minor: 37, source: "release 0.37"},
+		FeatureCloud:         {minor: 42, docker: true, source: "release 0.42"},
+		FeatureSkillsOff:     {minor: 37, docker: true, source: "release 0.37"},
 		FeatureResolve:       {local: true, source: "sbx-local"},
 	}
 }
@@ -64,8 +67,8 @@ func (v Version) Has(f Feature) bool {
 	switch {
 	case !ok:
 		return false
-	case g.local:
-		return v.IsLocal()
+	case g.local, g.docker && v.IsLocal():
+		return g.local && v.IsLocal()
 	case !v.Client.Known():
 		return true
 	}

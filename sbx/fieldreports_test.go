@@ -259,7 +259,7 @@ func TestFieldReports(t *testing.T) {
 	})
 	t.Run("R115", func(t *testing.T) {
 		e := newEngine(t, "0.39").script(`calls: [{match: "^exec", stderr: "ERROR: failed to start sandbox: start runtime: request failed: 500 Internal Server Error: failed to start runtime\n", code: 1}]`)
-		_, err := e.client().Exec(t.Context(), "box", sbx.ExecSpec{Argv: []string{"true"}})
+		_, err := e.client(vOf("0.39")).Exec(t.Context(), "box", sbx.ExecSpec{Argv: []string{"true"}})
 		wantKinds(t, err, sbx.ErrEngine)
 		// The listing is asked whether the words were the command's own; the command is not tried again.
 		if calls := e.calls(); len(calls) != 2 || !strings.HasPrefix(calls[0], "exec") || !strings.HasPrefix(calls[1], "ls") {
@@ -400,7 +400,7 @@ func TestFieldReports(t *testing.T) {
 	})
 	t.Run("R241", func(t *testing.T) {
 		e := newEngine(t, "0.47").script(`calls: [{match: "^daemon start", stdout: "Daemon started (PID: 4242, socket: /s)\n"}]`)
-		wantKinds(t, e.client().DaemonStart(t.Context()), sbx.ErrNotApplied)
+		wantKinds(t, e.client(v47()).DaemonStart(t.Context()), sbx.ErrNotApplied)
 		if n := len(e.calls()); n != 2 {
 			t.Errorf("%d calls", n)
 		}

@@ -137,8 +137,8 @@ func locateSbx(ctx context.Context, o LocateOptions) (Engine, Rejected) {
 	if v.IsLocal() {
 		return reject(fmt.Errorf("%w: %s is sbx-local under the name of sbx", ErrForeignTool, path), "install Docker Sandboxes, or ask for the local engine")
 	}
-	if v.Client.Known() && !v.Client.atLeast(Oldest().Major, Oldest().Minor) {
-		return reject(&UnsupportedError{Op: "version", Feature: "driving it", Need: "sbx " + Oldest().short() + " or later", Have: v}, "update Docker Sandboxes")
+	if err := client.ready(ctx, opVersion); err != nil {
+		return reject(err, "update Docker Sandboxes")
 	}
 	// Signed in, and policy set up: asked at the same time.
 	var listErr, policyErr error

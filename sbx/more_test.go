@@ -60,7 +60,7 @@ func TestEscapes(t *testing.T) {
 }
 
 func TestSemver(t *testing.T) {
-	ordered := []string{"v0.9.0", "0.33.0", "0.43.0-rc1", "0.43.0-rc3", "0.43.0", "v0.47.0", "v0.47.1", "1.0.0"}
+	ordered := []string{"v0.9.0", "0.33.0", "0.43.0-rc1", "0.43.0-rc3", "0.43.0-rc10", "0.43.0", "v0.47.0", "v0.47.1", "1.0.0"}
 	for i := range ordered {
 		for j := range ordered {
 			a, b := sbx.ParseSemver(ordered[i]), sbx.ParseSemver(ordered[j])
@@ -69,7 +69,8 @@ func TestSemver(t *testing.T) {
 			}
 		}
 	}
-	for text, want := range map[string]string{"v0.47": "0.47.0", "dev": "dev", "": "", "nightly-20261101 0123": "nightly-20261101", "v0.48.0-nightly.20261101+0123 x": "0.48.0-nightly.20261101"} {
+	for text, want := range map[string]string{"v0.47": "0.47.0", "dev": "dev", "": "", "nightly-20261101 0123": "nightly-20261101", "v0.48.0-nightly.20261101+0123 x": "0.48.0-nightly.20261101",
+		"0.41.0~rc1": "0.41.0-rc1", "v0.47.0-12-g0123abc-dirty": "0.47.0-12-g0123abc-dirty", "0.38.2.1": "0.38.2", "(v0.39.1)": "0.39.1", "v0.0.0-20261101123456-0123456789ab": "v0.0.0-20261101123456-0123456789ab", "9.1.2.3x": "9.1.2.3x"} {
 		if v := sbx.ParseSemver(text); v.String() != want || v.Known() != strings.HasPrefix(want, "0.") {
 			t.Errorf("%q: %+v", text, v)
 		}

@@ -70,7 +70,7 @@ func TestRecordAndReplay(t *testing.T) {
 		t.Errorf("a call that was not recorded: %v", err)
 	}
 	// A second process goes on behind the first.
-	_, err = e.client(sbx.WithRecorder(dir)).List(t.Context())
+	_, err = e.client(v47(), sbx.WithRecorder(dir)).List(t.Context())
 	ok(t, err)
 	more, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	ok(t, err)

@@ -48,8 +48,31 @@ func (v Semver) Compare(o Semver) int {
 	case o.Pre == "":
 		return -1
 	}
-	return strings.Compare(v.Pre, o.Pre)
+	return comparePre(v.Pre, o.Pre)
 }
+
+// comparePre orders pre-releases by their letters and numbers: rc9 comes before rc10.
+func comparePre(a, b string) int {
+	for a != "" && b != "" {
+		x, y := digits(a), digits(b)
+		if x > 0 && y > 0 {
+			m, n := strings.TrimLeft(a[:x], "0"), strings.TrimLeft(b[:y], "0")
+			if c := cmp.Or(cmp.Compare(len(m), len(n)), strings.Compare(m, n)); c != 0 {
+				return c
+			}
+			a, b = a[x:], b[y:]
+			continue
+		}
+		if c := cmp.Compare(a[0], b[0]); c != 0 {
+			return c
+		}
+		a, b = a[1:], b[1:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// digits counts the digits at the start of s.
+func digits(s string) int { return len(s) - len(strings.TrimLeft(s, "0123456789")) }
 
 // atLeast reports whether v has what came with major.minor. A pre-release has what its release has.
 func (v Semver) atLeast(major, minor int) bool {
@@ -104,22 +127,29 @@ func (v Version) String() string {
 	return v.Engine + " " + v.Client.String()
 }
 
-// semverText matches a version number. The patch part may be missing, as in "0.47".
-var semverText = regexp.MustCompile(`\bv?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?(?:-([0-9A-Za-z][0-9A-Za-z.-]*))?(?:\+[0-9A-Za-z.-]+)?(?:\s|$|[,;)"'])`)
+// semverText matches a word that is a version number: the patch part may be missing ("0.47"), and a pre-release, a build or
+// a distribution's own number may follow.
+var semverText = regexp.MustCompile(`^v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?(?:\.\d+)*(?:[-~]([0-9A-Za-z][0-9A-Za-z.~-]*))?(?:[+_][0-9A-Za-z.+_~-]*)?$`)
 
 // ParseSemver reads the first version number in s. Without one, the result holds s as Raw and is not Known.
 func ParseSemver(s string) Semver {
-	s = strings.TrimSpace(s)
-	m := semverText.FindStringSubmatch(s)
-	if m == nil {
-		word, _, _ := strings.Cut(s, " ")
-		return Semver{Raw: word}
+	var first string
+	for word := range strings.FieldsSeq(s) {
+		if first == "" {
+			first = word
+		}
+		word = strings.Trim(word, `,;()"'`)
+		m := semverText.FindStringSubmatch(word)
+		if m == nil {
+			continue
+		}
+		num := func(i int) int {
+			n, _ := strconv.Atoi(m[i]) // at most six digits, or empty
+			return n
+		}
+		return Semver{num(1), num(2), num(3), m[4], word}
 	}
-	num := func(i int) int {
-		n, _ := strconv.Atoi(m[i]) // at most six digits, or empty
-		return n
-	}
-	return Semver{num(1), num(2), num(3), m[4], strings.TrimRight(strings.TrimSpace(m[0]), `,;)"'`)}
+	return Semver{Raw: first}
 }
 
 // ParseVersion reads the output of "sbx version", text or JSON, of every version: one line since 0.32, two before
@@ -129,7 +159,7 @@ func ParseVersion(out []byte) (Version, error) {
 		return parseVersionJSON(out)
 	}
 	v := Version{Engine: EngineSbx, Isolation: "microvm"}
-	seen := false
+	seen, both := false, false
 	for line := range strings.Lines(clean(out)) {
 		key, value, ok := strings.Cut(strings.TrimSpace(line), ":")
 		if !ok {
@@ -138,10 +168,12 @@ func ParseVersion(out []byte) (Version, error) {
 		switch strings.ToLower(key) {
 		case "sbx version", "client version", "sbx-local version":
 			v.Client, seen = ParseSemver(value), true
+			both = both || !strings.HasPrefix(strings.ToLower(key), "client")
 			if strings.HasPrefix(strings.ToLower(key), EngineLocal) {
 				v.Engine = EngineLocal
 			}
 		case "server version":
+			both = true
 			if value = strings.TrimSpace(value); strings.HasPrefix(value, "Unavailable") {
 				v.ServerState = "stopped"
 			} else {
@@ -149,7 +181,7 @@ func ParseVersion(out []byte) (Version, error) {
 			}
 		}
 	}
-	if !seen {
+	if !seen || !both { // other tools have a "Client Version"
 		return Version{}, fmt.Errorf("%w: its version output has none of the known shapes", ErrForeignTool)
 	}
 	return v, nil
