@@ -122,6 +122,8 @@ type Limits struct {
 	Turns     int      `yaml:"turns" json:"turns"`         // of the agent, in all sessions of a run
 	Tokens    int      `yaml:"tokens" json:"tokens"`       // in and out, in all sessions of a run
 	Cost      float64  `yaml:"cost" json:"cost"`           // US dollars, in all sessions of a run
+	Call      Duration `yaml:"call" json:"call"`           // one call of the engine's command, but not of a command in a sandbox; 0 leaves it to the verb (75 s to 15 min)
+	Records   Duration `yaml:"records" json:"records"`     // how long prune leaves the record of a run that is over; 0 is for ever
 }
 
 // Local is for the local engine only; with sbx it is an error to set it.
@@ -161,6 +163,7 @@ func Default() Config {
 		Limits: Limits{
 			Run: Duration(time.Hour), Plan: Duration(10 * time.Minute), Execute: Duration(30 * time.Minute), Review: Duration(10 * time.Minute),
 			Idle: Duration(10 * time.Minute), Verify: Duration(10 * time.Minute), Release: Duration(2 * time.Minute), Revisions: 2,
+			Records: Duration(30 * 24 * time.Hour),
 		},
 	}
 }

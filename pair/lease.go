@@ -182,6 +182,22 @@ func (s *Store) Load(run RunID) (Lease, error) {
 	return l, nil
 }
 
+// Forget removes the record of a closed run with everything in its folder. The record of an open one is refused: what
+// it names may exist.
+func (s *Store) Forget(run RunID) error {
+	l, err := s.Load(run)
+	if err != nil {
+		return err
+	}
+	if l.State != Closed {
+		return fmt.Errorf("forget run %s: it is %s", run, l.State)
+	}
+	if err := os.RemoveAll(s.Dir(run)); err != nil {
+		return fmt.Errorf("forget run %s: %w", run, err)
+	}
+	return nil
+}
+
 // List returns the leases of all runs, oldest first. A run whose lease cannot be read is reported in the error and
 // does not hide the others.
 func (s *Store) List() ([]Lease, error) {

@@ -140,7 +140,7 @@ const pause = 200 * time.Millisecond
 // passing reports whether the next call may not meet err. What a clean-up does can be done twice, so only errors that
 // say why it will not help are final.
 func passing(err error) bool {
-	for _, final := range []error{sbx.ErrInvalid, sbx.ErrUnsupported, sbx.ErrNotInstalled, sbx.ErrForeignTool, sbx.ErrNotSignedIn,
+	for _, final := range []error{sbx.ErrInvalid, sbx.ErrUnsupported, sbx.ErrNotInstalled, sbx.ErrNotSignedIn,
 		sbx.ErrPolicyUninitialised, sbx.ErrNotApplied, context.Canceled} {
 		if errors.Is(err, final) {
 			return false

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/pair"
@@ -14,6 +15,11 @@ import (
 // options are those of every engine client.
 func (a *app) options(appName string) []sbx.Option {
 	opts := []sbx.Option{sbx.WithLogger(a.log)}
+	// A configuration that cannot be read is reported by the verb that needs it; one that only removes works without.
+	if loaded, err := a.settings(nil); err == nil && loaded.Config.Limits.Call > 0 {
+		d := time.Duration(loaded.Config.Limits.Call)
+		opts = append(opts, sbx.WithTimeouts(sbx.Timeouts{Version: d, Query: d, Create: d, Stop: d, Remove: d, Change: d, Copy: d, Template: d, Diagnose: d, Daemon: d}))
+	}
 	if appName != "" {
 		opts = append(opts, sbx.WithAppName(appName))
 	}

@@ -16,6 +16,7 @@ import (
 const beCommand = "TEST_BINARY_IS_SBXPAIR"
 
 func TestMain(m *testing.M) {
+	asEngine()
 	if os.Getenv(beCommand) != "" {
 		main()
 	}
