@@ -286,7 +286,7 @@ func explained(verb, fault string) []int {
 
 // TestFaultTable drives up, a whole run, and down through the fake sbx, and up and down through sbx-local, and makes each
 // call of the engine go wrong. By default every call meets one fault, and every fault some call; SBXPAIR_FAULTS=all makes
-// every call meet every fault, and with -update writes docs/reference/faults.md.
+// every call meet every fault, and with -update writes the page about it.
 func TestFaultTable(t *testing.T) {
 	all := os.Getenv("SBXPAIR_FAULTS") == "all"
 	var page bytes.Buffer

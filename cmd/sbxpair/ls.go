@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/loop"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/sbx"
@@ -36,10 +37,8 @@ type listed struct {
 
 // cost is what a run used, as far as its receipt says: a run that goes on has none yet.
 type cost struct {
-	Turns  int           `json:"turns"`
-	Input  int64         `json:"tokens_in"`
-	Output int64         `json:"tokens_out"`
-	Took   time.Duration `json:"took_ns"`
+	events.Spent
+	Took time.Duration `json:"took_ns"`
 }
 
 func newListCmd(a *app) *cobra.Command {
@@ -78,7 +77,7 @@ func runList(ctx context.Context, a *app, all bool) error {
 		row := listed{Run: l.Run, State: stateOf(l), Owner: l.Owner, OwnerAlive: l.OwnerAlive(), Beat: l.Beat, Created: l.Created, Engine: l.Engine,
 			Repository: l.Repository, Outcome: l.Outcome, Sandboxes: map[string]string{}, Unfetched: loop.Unfetched(a.store().Dir(l.Run))}
 		if receipt, err := loop.ReadReceipt(a.store().Dir(l.Run)); err == nil {
-			row.Cost = cost{receipt.Agent.Turns, int64(receipt.Agent.Input), int64(receipt.Agent.Output), receipt.Took}
+			row.Cost = cost{receipt.Spent, receipt.Took}
 		}
 		if l.State == pair.Open {
 			boxes, known := engines[l.Engine]
@@ -128,7 +127,7 @@ func printList(w io.Writer, rows []listed) {
 		owner := fmt.Sprintf("%d@%s", r.Owner.PID, r.Owner.Host)
 		used := "-"
 		if c := r.Cost; c.Took > 0 {
-			used = fmt.Sprintf("%d turns, %d tokens, %s", c.Turns, c.Input+c.Output, c.Took.Round(time.Second))
+			used = fmt.Sprintf("%d turns, %d tokens, $%.2f, %s", c.Turns, c.Input+c.Output, c.CostUSD, c.Took.Round(time.Second))
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s %s\t%s\t%s\t%s\n", r.Run, state, time.Since(r.Created).Round(time.Second), owner, r.Repository,
 			r.Engine.Kind, r.Engine.Version, r.Engine.Isolation, used, strings.Join(states, ", "))
