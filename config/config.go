@@ -30,12 +30,13 @@ type Config struct {
 	Phases  []string `yaml:"phases" json:"phases"` // what a run does between proof and gate, in this order: of plan, execute, verify, review
 	Verify  []string `yaml:"verify" json:"verify"` // shell commands, run in the agent sandbox
 	// VerifyIn is delivered (a fresh checkout of what would be delivered) or workspace (the agent's own folder).
-	VerifyIn string  `yaml:"verifyIn" json:"verifyIn"`
-	Network  Network `yaml:"network" json:"network"`
-	Gate     Gate    `yaml:"gate" json:"gate"`
-	Limits   Limits  `yaml:"limits" json:"limits"`
-	Prices   string  `yaml:"prices" json:"prices"` // file with a table of prices, in place of the built-in one
-	Local    Local   `yaml:"local" json:"local"`
+	VerifyIn string   `yaml:"verifyIn" json:"verifyIn"`
+	Network  Network  `yaml:"network" json:"network"`
+	Gate     Gate     `yaml:"gate" json:"gate"`
+	Requests Requests `yaml:"requests" json:"requests"`
+	Limits   Limits   `yaml:"limits" json:"limits"`
+	Prices   string   `yaml:"prices" json:"prices"` // file with a table of prices, in place of the built-in one
+	Local    Local    `yaml:"local" json:"local"`
 }
 
 // Engine chooses the program that makes sandboxes.
@@ -85,13 +86,25 @@ type Mount struct {
 
 // GitHub says where results go.
 type GitHub struct {
-	Host         string         `yaml:"host" json:"host"`                 // of GitHub: github.com, a GHE.com name, or an Enterprise Server
-	Repo         string         `yaml:"repo" json:"repo"`                 // OWNER/NAME; empty: from the checkout's origin
-	Base         string         `yaml:"base" json:"base"`                 // branch; empty: the checkout's
-	BranchPrefix string         `yaml:"branchPrefix" json:"branchPrefix"` // branches of runs begin with it
-	Draft        bool           `yaml:"draft" json:"draft"`               // open pull requests as drafts
-	Token        secrets.Source `yaml:"token" json:"token"`               // where GH_TOKEN comes from; like agent.token
-	Strategy     string         `yaml:"strategy" json:"strategy"`         // auto or service
+	Host         string `yaml:"host" json:"host"`                 // of GitHub: github.com, a GHE.com name, or an Enterprise Server
+	Repo         string `yaml:"repo" json:"repo"`                 // OWNER/NAME; empty: from the checkout's origin
+	Base         string `yaml:"base" json:"base"`                 // branch; empty: the checkout's
+	BranchPrefix string `yaml:"branchPrefix" json:"branchPrefix"` // branches of runs begin with it
+	Draft        bool   `yaml:"draft" json:"draft"`               // open pull requests as drafts
+	// Pull requests are opened ready for review where the repository has no drafts.
+	DraftOptional bool           `yaml:"draftOptional" json:"draftOptional"`
+	Fork          string         `yaml:"fork" json:"fork"`               // OWNER/NAME of a fork that branches are pushed to; empty: to the repository itself
+	Way           string         `yaml:"way" json:"way"`                 // git or api: how a commit gets to GitHub; api is for small changes
+	InitEmpty     bool           `yaml:"initEmpty" json:"initEmpty"`     // a repository without any commit gets the checkout's history as its base branch
+	TitlePrefix   string         `yaml:"titlePrefix" json:"titlePrefix"` // begins the titles of pull requests and issues; put there if it is missing
+	Labels        []string       `yaml:"labels" json:"labels"`           // put on the pull request
+	Reviewers     []string       `yaml:"reviewers" json:"reviewers"`     // logins that are asked to review the pull request
+	Closes        bool           `yaml:"closes" json:"closes"`           // merging the pull request of run --issue closes the issue; otherwise it is only named
+	Progress      bool           `yaml:"progress" json:"progress"`       // run --issue tells on the issue how far it is, in one comment
+	Check         string         `yaml:"check" json:"check"`             // name of a check that the delivered commit gets; empty: none
+	Artifacts     []string       `yaml:"artifacts" json:"artifacts"`     // what of the run's record is kept on a branch of its own: events, transcripts
+	Token         secrets.Source `yaml:"token" json:"token"`             // where GH_TOKEN comes from; like agent.token
+	Strategy      string         `yaml:"strategy" json:"strategy"`       // auto or service
 }
 
 // Network adds to or takes from what a role may reach by default. Deny wins over everything.
@@ -106,7 +119,26 @@ type Gate struct {
 	MaxFiles    int      `yaml:"maxFiles" json:"maxFiles"`       // changed files; more is refused
 	MaxPatchKiB int      `yaml:"maxPatchKiB" json:"maxPatchKiB"` // size of the patch; more is refused
 	Protected   []string `yaml:"protected" json:"protected"`     // paths beside the built-in ones
-	ProtectMode string   `yaml:"protectMode" json:"protectMode"` // block or allow: what to do with changes of protected paths
+	ProtectMode string   `yaml:"protectMode" json:"protectMode"` // block, ask or allow: what to do with changes of protected paths; ask is for run --approve, and block elsewhere
+	Only        []string `yaml:"only" json:"only"`               // if not empty, no other paths may change
+	Executables string   `yaml:"executables" json:"executables"` // block, ask or allow: files that become executable
+	Links       string   `yaml:"links" json:"links"`             // block, ask or allow: symbolic links
+	Submodules  string   `yaml:"submodules" json:"submodules"`   // block, ask or allow
+}
+
+// Requests bounds what the agent may ask for on GitHub: how often each kind, and about what.
+type Requests struct {
+	PullRequest int      `yaml:"pullRequest" json:"pullRequest"` // title and text of the pull request
+	Comment     int      `yaml:"comment" json:"comment"`         // comments
+	Issue       int      `yaml:"issue" json:"issue"`             // new issues
+	Labels      int      `yaml:"labels" json:"labels"`           // putting labels on
+	Assign      int      `yaml:"assign" json:"assign"`           // assigning people
+	Reviewers   int      `yaml:"reviewers" json:"reviewers"`     // asking people for a review
+	Review      int      `yaml:"review" json:"review"`           // reviews that only comment
+	Close       int      `yaml:"close" json:"close"`             // closing issues
+	AllowLabels []string `yaml:"allowLabels" json:"allowLabels"` // labels that may be set
+	AllowPeople []string `yaml:"allowPeople" json:"allowPeople"` // logins that may be assigned, or asked for a review
+	AllowItems  []int    `yaml:"allowItems" json:"allowItems"`   // issues and pull requests beside the run's own
 }
 
 // Limits bounds a run. Zero means no limit, but for Revisions.
@@ -155,11 +187,12 @@ func Default() Config {
 	return Config{
 		Engine:   Engine{Kind: "auto"},
 		Agent:    Agent{Name: "copilot", Strategy: "auto", Token: secrets.Source{Env: "COPILOT_GITHUB_TOKEN"}},
-		GitHub:   GitHub{Host: "github.com", BranchPrefix: "sbxpair/", Draft: true, Strategy: "auto", Token: secrets.Source{Env: "GH_TOKEN"}},
+		GitHub:   GitHub{Host: "github.com", BranchPrefix: "sbxpair/", Draft: true, Way: "git", Closes: true, Progress: true, Strategy: "auto", Token: secrets.Source{Env: "GH_TOKEN"}},
 		Network:  Network{Rules: "auto"},
 		Phases:   Phases(),
 		VerifyIn: "delivered",
-		Gate:     Gate{MaxFiles: 100, MaxPatchKiB: 1024, ProtectMode: "block"},
+		Gate:     Gate{MaxFiles: 100, MaxPatchKiB: 1024, ProtectMode: "block", Executables: "ask", Links: "block", Submodules: "block"},
+		Requests: Requests{PullRequest: 1, Comment: 1, Issue: 1},
 		Limits: Limits{
 			Run: Duration(time.Hour), Plan: Duration(10 * time.Minute), Execute: Duration(30 * time.Minute), Review: Duration(10 * time.Minute),
 			Idle: Duration(10 * time.Minute), Verify: Duration(10 * time.Minute), Release: Duration(2 * time.Minute), Revisions: 2,
@@ -194,7 +227,27 @@ func (c Config) Validate() error {
 	oneOf("github.strategy", c.GitHub.Strategy, "auto", "service")
 	oneOf("verifyIn", c.VerifyIn, "delivered", "workspace")
 	oneOf("network.rules", c.Network.Rules, "auto", "paths", "hosts")
-	oneOf("gate.protectMode", c.Gate.ProtectMode, "block", "allow")
+	for _, policy := range [][2]string{
+		{"gate.protectMode", c.Gate.ProtectMode}, {"gate.executables", c.Gate.Executables}, {"gate.links", c.Gate.Links}, {"gate.submodules", c.Gate.Submodules},
+	} {
+		oneOf(policy[0], policy[1], "block", "ask", "allow")
+	}
+	oneOf("github.way", c.GitHub.Way, "git", "api")
+	for _, name := range c.GitHub.Artifacts {
+		oneOf("github.artifacts", name, "events", "transcripts")
+	}
+	if c.GitHub.Fork != "" && !repoName.MatchString(c.GitHub.Fork) {
+		bad("github.fork", "%q is not OWNER/NAME", c.GitHub.Fork)
+	}
+	if len([]rune(c.GitHub.TitlePrefix)) > 50 {
+		bad("github.titlePrefix", "it has more than 50 characters")
+	}
+	for _, n := range append([]int{c.Requests.PullRequest, c.Requests.Comment, c.Requests.Issue, c.Requests.Labels, c.Requests.Assign, c.Requests.Reviewers,
+		c.Requests.Review, c.Requests.Close}, c.Requests.AllowItems...) {
+		if n < 0 {
+			bad("requests", "%d is negative", n)
+		}
+	}
 	if err := checkPhases(c.Phases); err != nil {
 		bad("phases", "%v", err)
 	}

@@ -240,7 +240,12 @@ func fromText(like any, text string) any {
 	case []any:
 		var list []any
 		for part := range strings.SplitSeq(text, ",") {
-			if part = strings.TrimSpace(part); part != "" {
+			switch part = strings.TrimSpace(part); {
+			case part == "":
+			case digits(part):
+				n, _ := strconv.Atoi(part) // a list of texts takes it as text
+				list = append(list, n)
+			default:
 				list = append(list, part)
 			}
 		}
@@ -258,6 +263,11 @@ func fromText(like any, text string) any {
 		}
 	}
 	return text
+}
+
+// digits reports whether s is a number as a person writes one.
+func digits(s string) bool {
+	return s != "" && len(s) < 10 && strings.Trim(s, "0123456789") == "" && (s == "0" || s[0] != '0')
 }
 
 // flatten returns the leaves of c by dotted key, as YAML sees them.

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/rivo/uniseg"
@@ -72,6 +73,32 @@ func CleanTitle(s string, c Cleaning) string {
 		}
 		return out
 	})
+}
+
+// ReadableText makes a text of GitHub's fit to be given to an agent as its task: what a person who reads the page does not see is
+// not in it (comments, invisible letters, controls), and it has at most limit characters, cut at a letter's boundary with a note.
+// Links, mentions and Markdown stay: it is read, not posted.
+func ReadableText(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "\ufffd")
+	if n := utf8.RuneCountInString(s); n > maxRawRunes {
+		s = prefix(s, maxRawRunes)
+	}
+	for before := ""; s != before; {
+		before = s
+		s = ansi.ReplaceAllString(strings.ReplaceAll(s, "\r\n", "\n"), "")
+		s = strings.Map(func(r rune) rune {
+			if r != '\n' && r != '\t' && unicode.IsControl(r) || invisible(r) {
+				return -1
+			}
+			return r
+		}, s)
+		s = comment.ReplaceAllString(s, "")
+	}
+	s = strings.TrimSpace(s)
+	if n := utf8.RuneCountInString(s); n > limit {
+		s = strings.TrimSpace(prefix(s, limit)) + fmt.Sprintf("\n\n(cut: the text has %d characters)", n)
+	}
+	return s
 }
 
 // fit calls make with as much of s as gives a result of at most limit runes. The input is cut, not the result: a cut

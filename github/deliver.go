@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sbxpair/sbxpair/sbx"
 )
@@ -44,7 +45,10 @@ type Delivery struct {
 	InitEmpty bool
 	// Comment is posted on the pull request once; "" for none.
 	Comment string
-	Bounds  Bounds
+	// Issue is what the change is for, which the pull request names; 0 for none. Closes makes its merge close the issue.
+	Issue  int
+	Closes bool
+	Bounds Bounds
 	// Cleaning says what Title, Body and Comment may keep; the zero Cleaning stands for DefaultCleaning. They are always cleaned.
 	Cleaning Cleaning
 	// Progress, if set, is told each step before it starts: "repository", "import", "push", "pull request", "comment".
@@ -244,12 +248,24 @@ func (d *Delivery) clean(e Endpoint) {
 		c = DefaultCleaning(e, d.Repo)
 	}
 	title, body := c, c
+	link := d.link()
 	title.MaxRunes = d.Bounds.MaxTitle
-	body.MaxRunes = d.Bounds.MaxBody
-	d.Title, d.Body = CleanTitle(d.Title, title), CleanBody(d.Body, body)
+	body.MaxRunes = max(d.Bounds.MaxBody-utf8.RuneCountInString(link), 1)
+	d.Title, d.Body = CleanTitle(d.Title, title), CleanBody(strings.TrimSuffix(d.Body, link), body)+link
 	if d.Comment != "" {
 		d.Comment = CleanBody(d.Comment, body)
 	}
+}
+
+// link is the line that names the issue. It is ours, so it comes after the cleaning, which would take it out.
+func (d *Delivery) link() string {
+	switch {
+	case d.Issue <= 0:
+		return ""
+	case d.Closes:
+		return fmt.Sprintf("\n\nCloses #%d.", d.Issue)
+	}
+	return fmt.Sprintf("\n\nFor #%d.", d.Issue)
 }
 
 func (d Delivery) progress(step string) {

@@ -183,6 +183,12 @@ func situations() []situation {
 				b.t.Fatal(err)
 			}
 		}, edit: func(b *bench, d *Delivery) { d.Known = []string{b.git(b.work, "rev-parse", "HEAD")} }},
+		{name: "for an issue, which its merge closes", setup: func(b *bench) { b.AddIssue("octo/app", "octo", "Broken", "It is.") },
+			edit: func(_ *bench, d *Delivery) { d.Issue, d.Closes = 1, true; d.Body += "\n\nfixes #7" }, check: func(t *testing.T, got Delivered, _ error) {
+				if b := got.PullRequest.Body; !strings.Contains(b, "\n\nCloses #1.\n") || !strings.Contains(b, "`fixes #7`") {
+					t.Errorf("body %q", b)
+				}
+			}},
 		{name: "GitHub Enterprise Server", host: "ghe.example.test"},
 		{name: "GHE.com", host: "octo.ghe.com"},
 		{name: "the base moved on", setup: func(b *bench) { b.pushed("octo/app", b.elsewhere(), "main") }},
@@ -229,7 +235,7 @@ func situations() []situation {
 		{name: "replication lag: the branch is not seen yet", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.Lag, Op: "pulls/create", Times: 2}) }},
 		{name: "replication lag: the list of pull requests is old", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.Lag, Op: "pulls/list", Times: 1}) }},
 		{name: "drafts are not allowed", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.NoDraft, Op: "pulls/create"}) }, git: ErrValidation, api: ErrValidation,
-			finish: "`github.draft: optional`", solve: func(b *bench) { b.ClearFaults() }},
+			finish: "`github.draftOptional`", solve: func(b *bench) { b.ClearFaults() }},
 		{name: "drafts are not allowed, and optional", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.NoDraft, Op: "pulls/create"}) },
 			edit: func(_ *bench, d *Delivery) { d.DraftOptional = true }, check: noted("no draft")},
 		{name: "the branch is protected", setup: func(b *bench) { b.Protect("octo/app", "sbxpair/r1") }, git: ErrPushRefused, api: ErrPushRefused, finish: "lift the rule, or another `github.branchPrefix`"},

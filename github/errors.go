@@ -167,6 +167,8 @@ func (e *NetworkError) Unwrap() []error {
 type BlockedError struct {
 	Host   string
 	Detail string // the page's first line
+	// Redirected: GitHub sent the request on to there, as it does for what was renamed or transferred.
+	Redirected bool
 }
 
 func (e *BlockedError) Error() string {

@@ -142,6 +142,9 @@ func (c *Client) Repository(ctx context.Context, r Repo) (RepoInfo, error) {
 		return RepoInfo{}, fmt.Errorf("%w: repository name", ErrOutOfBounds)
 	}
 	g, _, err := c.gh.Repositories.Get(ctx, r.Owner, r.Name)
+	if blocked := (*BlockedError)(nil); errors.As(err, &blocked) && blocked.Redirected {
+		return RepoInfo{}, fmt.Errorf("read repository %s: it has another name now, which the sandbox's rules do not know: name it by that: %w", r, unwrap(err))
+	}
 	if err != nil {
 		return RepoInfo{}, fail("read repository "+r.String(), err)
 	}

@@ -174,7 +174,7 @@ func (t *Transport) read(req *http.Request, ans answer) (*http.Response, error) 
 	switch {
 	case ans.exit == 0:
 	case ans.connect == http.StatusForbidden:
-		return nil, &BlockedError{Host: host, Detail: detail}
+		return nil, &BlockedError{Host: host, Detail: detail, Redirected: req.Response != nil}
 	case ans.exit == 63:
 		return nil, fmt.Errorf("answer of %s: %w of %d bytes", host, ErrTooLarge, t.MaxBody)
 	case ans.exit == 126 || ans.exit == 127:
@@ -190,7 +190,7 @@ func (t *Transport) read(req *http.Request, ans answer) (*http.Response, error) 
 		return nil, fmt.Errorf("answer of %s: %w", host, err)
 	}
 	if line, blocked := blockPage(resp); blocked {
-		return nil, &BlockedError{Host: host, Detail: line}
+		return nil, &BlockedError{Host: host, Detail: line, Redirected: req.Response != nil}
 	}
 	return resp, nil
 }

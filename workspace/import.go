@@ -663,6 +663,15 @@ func (w Workspace) Blobs(ctx context.Context, e EndState, max int64, each func(p
 // WriteBundle writes our own bundle of base..head with the one ref, such as "refs/heads/sbxpair/1a2b": what crosses into the
 // github sandbox. The error matches [ErrEmpty] if there is no commit to bundle.
 func (w Workspace) WriteBundle(ctx context.Context, e EndState, ref string, out io.Writer) error {
+	return w.bundle(ctx, e, ref, out, "^"+e.Base)
+}
+
+// WriteHistory writes a bundle of all history up to head, for a repository that has none of it.
+func (w Workspace) WriteHistory(ctx context.Context, e EndState, ref string, out io.Writer) error {
+	return w.bundle(ctx, e, ref, out)
+}
+
+func (w Workspace) bundle(ctx context.Context, e EndState, ref string, out io.Writer, without ...string) error {
 	branch, ok := strings.CutPrefix(ref, "refs/heads/")
 	if !ok {
 		return &Error{Kind: ErrBadBranch, Path: ref, Detail: "not below refs/heads/"}
@@ -673,17 +682,85 @@ func (w Workspace) WriteBundle(ctx context.Context, e EndState, ref string, out 
 	if e.Head == w.Base {
 		return ErrEmpty
 	}
-	g, err := w.git()
+	g, err := w.imported(ctx, e)
 	if err != nil {
 		return err
 	}
-	run := gitRun{repo: w.importRepo()}
-	if got, err := g.line(ctx, run, "rev-parse", "--verify", "--quiet", headRef); err != nil || got != e.Head || e.Base != w.Base {
-		return errors.Join(err, fmt.Errorf("bundle: the end state %s is not the one that was imported last", e.Head))
-	}
-	if _, err := g.do(ctx, run, "update-ref", ref, e.Head); err != nil {
+	if _, err := g.do(ctx, gitRun{repo: w.importRepo()}, "update-ref", ref, e.Head); err != nil {
 		return err
 	}
-	_, err = g.do(ctx, gitRun{repo: w.importRepo(), out: out}, "bundle", "create", "--quiet", "-", ref, "^"+e.Base)
+	_, err = g.do(ctx, gitRun{repo: w.importRepo(), out: out}, append([]string{"bundle", "create", "--quiet", "-", ref}, without...)...)
 	return err
+}
+
+// imported is git for the end state that was imported last, which e has to be.
+func (w Workspace) imported(ctx context.Context, e EndState) (git, error) {
+	g, err := w.git()
+	if err != nil {
+		return g, err
+	}
+	if got, err := g.line(ctx, gitRun{repo: w.importRepo()}, "rev-parse", "--verify", "--quiet", headRef); err != nil || got != e.Head || e.Base != w.Base {
+		return g, errors.Join(err, fmt.Errorf("the end state %s is not the one that was imported last", e.Head))
+	}
+	return g, nil
+}
+
+// A Version is one path of a change as it should be. A rename is a path that goes and one that comes.
+type Version struct {
+	Path    string
+	Mode    string // "000000" if it goes
+	OldMode string // "000000" if it comes
+	Data    []byte // a link's target, too
+}
+
+// Versions returns what has to be written on top of the base to get the tree of the end state, and that tree's id: for a
+// delivery that does not use git. The error matches [ErrTooLarge] if that is more than limit bytes.
+func (w Workspace) Versions(ctx context.Context, e EndState, limit int64) (tree string, list []Version, err error) {
+	g, err := w.imported(ctx, e)
+	if err != nil {
+		return "", nil, err
+	}
+	run := gitRun{repo: w.importRepo()}
+	if tree, err = g.line(ctx, run, "rev-parse", "--verify", "--quiet", e.Head+"^{tree}"); err != nil {
+		return "", nil, err
+	}
+	out, err := g.do(ctx, gitRun{repo: w.importRepo(), limit: 64 << 20}, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", "--no-ext-diff", e.Base, e.Head)
+	if err != nil {
+		return "", nil, err
+	}
+	tokens := fields(out)
+	oids := make([]string, 0, len(tokens)/2)
+	for i := 0; i+1 < len(tokens); i += 2 {
+		f := strings.Fields(strings.TrimPrefix(tokens[i], ":")) // modes, objects, status
+		if len(f) != 5 {
+			return "", nil, fmt.Errorf("git diff-tree: unexpected line %q", tokens[i])
+		}
+		list = append(list, Version{Path: tokens[i+1], OldMode: f[0], Mode: f[1]})
+		oids = append(oids, f[3])
+	}
+	var wanted []string
+	for i, v := range list {
+		if v.Mode != modeNone && v.Mode != modeSubmodule {
+			wanted = append(wanted, oids[i])
+		}
+	}
+	sizes, err := g.sizes(ctx, w.importRepo(), wanted)
+	if err != nil {
+		return "", nil, err
+	}
+	var sum int64
+	for _, oid := range wanted {
+		sum += sizes[oid]
+	}
+	if sum > limit {
+		return "", nil, &Error{Kind: ErrTooLarge, Detail: fmt.Sprintf("%d bytes of changed files, the limit is %d", sum, limit)}
+	}
+	data := map[string][]byte{}
+	if err := g.objects(ctx, w.importRepo(), wanted, func(name, _ string, b []byte) error { data[name] = b; return nil }); err != nil {
+		return "", nil, err
+	}
+	for i := range list {
+		list[i].Data = data[oids[i]]
+	}
+	return tree, list, nil
 }

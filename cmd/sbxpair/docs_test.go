@@ -157,7 +157,7 @@ func configMeaning(t *testing.T) map[string]string {
 func TestDocsThatAreNamedExist(t *testing.T) {
 	root := filepath.Join("..", "..")
 	named := regexp.MustCompile(`docs/[a-z-]+(?:/[a-z-]+)*\.md`)
-	linked := regexp.MustCompile(`\]\(([a-zA-Z0-9._/-]+)\)`)
+	linked := regexp.MustCompile(`\]\(([a-zA-Z0-9._][a-zA-Z0-9._/-]*)\)`)
 	seen := 0
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
