@@ -27,7 +27,7 @@ func TestImportsRunOneWay(t *testing.T) {
 		"config":        {"policy", "secrets"},
 		"sbx":           leaves,
 		"pair":          append([]string{"sbx"}, leaves...),
-		"provision":     append([]string{"config", "pair", "sbx"}, leaves...),
+		"provision":     append([]string{"gateway", "prices", "config", "pair", "sbx"}, leaves...),
 		"github":        append([]string{"pair", "sbx"}, leaves...),
 		"gateway":       {"prices", "secrets"},
 		"agent":         leaves,

@@ -14,6 +14,17 @@ type Endpoint struct {
 	URL string
 }
 
+// ProviderEndpoint is the provider's own server, for a CLI that has to be told about it; nil for GitHub's, which Copilot knows.
+func ProviderEndpoint(provider string) *Endpoint {
+	switch provider {
+	case "openai":
+		return &Endpoint{provider, "https://api.openai.com/v1"}
+	case "anthropic":
+		return &Endpoint{provider, "https://api.anthropic.com"}
+	}
+	return nil
+}
+
 // Providers lists whose models the CLI can be pointed at by an [Endpoint].
 func (a Adapter) Providers() []string { return a.endpoints }
 
@@ -88,7 +99,7 @@ func openCodeConfig(e *Endpoint) (string, error) {
 	return string(text), err
 }
 
-// piModels is pi's models.json with the provider's address in place of the built-in one (pi-mono, docs/models.md).
+// piModels is pi's models.json with the provider's address in place of the built-in one (pi-mono, its page on models).
 func piModels(e *Endpoint) (string, error) {
 	url := e.versioned()
 	if e.Provider == "anthropic" {

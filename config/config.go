@@ -35,6 +35,7 @@ type Config struct {
 	Gate     Gate     `yaml:"gate" json:"gate"`
 	Requests Requests `yaml:"requests" json:"requests"`
 	Limits   Limits   `yaml:"limits" json:"limits"`
+	Gateway  Gateway  `yaml:"gateway" json:"gateway"`
 	Prices   string   `yaml:"prices" json:"prices"` // file with a table of prices, in place of the built-in one
 	Local    Local    `yaml:"local" json:"local"`
 }
@@ -158,6 +159,18 @@ type Limits struct {
 	Records   Duration `yaml:"records" json:"records"`     // how long prune leaves the record of a run that is over; 0 is for ever
 }
 
+// Gateway is the model gateway on this host, which holds the provider's key in place of the engine, and counts what a run
+// spends call by call. Limits.Tokens and Limits.Cost are the run's caps.
+type Gateway struct {
+	Enabled     bool     `yaml:"enabled" json:"enabled"`         // the agent reaches its model by way of it
+	Upstream    string   `yaml:"upstream" json:"upstream"`       // address of the provider's API; empty: its own
+	Models      []string `yaml:"models" json:"models"`           // that may be called; none: any
+	Ledger      string   `yaml:"ledger" json:"ledger"`           // file with a line for each call; empty: ledger.jsonl in sbxpair's state
+	Batch       string   `yaml:"batch" json:"batch"`             // name under which several runs have a cap together
+	BatchTokens int      `yaml:"batchTokens" json:"batchTokens"` // in and out, of all runs of the batch; 0 is no cap
+	BatchCost   float64  `yaml:"batchCost" json:"batchCost"`     // US dollars, of all runs of the batch; 0 is no cap
+}
+
 // Local is for the local engine only; with sbx it is an error to set it.
 type Local struct {
 	// Resolve sends HOST[:PORT] to a loopback address instead of the network, for stand-ins and tests.
@@ -253,6 +266,15 @@ func (c Config) Validate() error {
 	}
 	if l := c.Limits; l.Revisions < 0 || l.Turns < 0 || l.Tokens < 0 || l.Cost < 0 {
 		bad("limits", "revisions, turns, tokens and cost cannot be negative")
+	}
+	if g := c.Gateway; g.BatchTokens < 0 || g.BatchCost < 0 {
+		bad("gateway", "batchTokens and batchCost cannot be negative")
+	}
+	if provider, err := c.Agent.ModelProvider(); c.Gateway.Enabled && err == nil && provider.Name == "github" {
+		bad("gateway.enabled", "Copilot's own models are reached with GitHub's token alone; name another provider's (agent.provider: openai or anthropic), or do without the gateway")
+	}
+	if c.Gateway.Enabled && c.Agent.Strategy == "service" {
+		bad("agent.strategy", "a gateway's key is no built-in service of an engine; use auto")
 	}
 	if c.GitHub.Repo != "" && !repoName.MatchString(c.GitHub.Repo) {
 		bad("github.repo", "%q is not OWNER/NAME", c.GitHub.Repo)

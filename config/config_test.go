@@ -74,7 +74,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		"engine: {kind: docker}":              "auto, sbx, local",
 		"agent: {name: hal}":                  `agent "hal"`,
 		"agent: {name: pi}":                   "no provider of its own; name one of anthropic, openai, google",
-		"agent: {provider: openai}":           "it can use github",
+		"agent: {provider: google}":           "it can use github",
 		"limits: {run: fast}":                 "duration",
 		"limits: {run: -5s}":                  "duration",
 		"github: {repo: justname}":            "OWNER/NAME",

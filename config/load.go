@@ -36,6 +36,15 @@ type Loaded struct {
 
 // Load merges layers, weakest first, over the defaults and validates the result. The error matches [ErrInvalid].
 func Load(layers ...Layer) (Loaded, error) {
+	loaded, err := Merge(layers...)
+	if err != nil {
+		return Loaded{}, err
+	}
+	return loaded, loaded.Config.Validate()
+}
+
+// Merge is Load without the validation of the result: for some of the layers, of which others may yet mend what is wrong.
+func Merge(layers ...Layer) (Loaded, error) {
 	base, err := flatten(Default())
 	if err != nil {
 		return Loaded{}, err
@@ -67,7 +76,7 @@ func Load(layers ...Layer) (Loaded, error) {
 	if p, err := loaded.Config.Agent.ModelProvider(); err == nil && source["agent.token"] == "default" {
 		loaded.Config.Agent.Token = secrets.Source{Env: p.Env}
 	}
-	return loaded, loaded.Config.Validate()
+	return loaded, nil
 }
 
 // eachAlone decodes every value that some layer set by itself, so that a wrong one is named with its key and layer.

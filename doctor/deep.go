@@ -97,7 +97,8 @@ type scratch struct {
 	adapter agent.Adapter
 	plan    provision.Plan
 	pair    *pair.Pair
-	dir     string // the mounted folder
+	dir     string             // the mounted folder
+	gateway *provision.Gateway // nil: none is configured
 }
 
 // examine makes the pair, asks, and removes it whatever happened.
@@ -106,6 +107,13 @@ func (s *scratch) examine(ctx context.Context) (checks []Check) {
 	s.adapter, _ = agent.Lookup(s.Config.Agent.Name) // token.agent has looked
 	started := time.Now()
 	calls, err := s.up(ctx, run)
+	defer func() {
+		if s.gateway != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			s.gateway.Close(ctx)
+		}
+	}()
 	if s.pair != nil {
 		defer func() {
 			limit := time.Duration(s.Config.Limits.Release)
@@ -147,12 +155,34 @@ func (s *scratch) examine(ctx context.Context) (checks []Check) {
 	return checks
 }
 
+// openGateway starts the gateway that a run would use. The run's key for it is the agent's credential from then on.
+func (s *scratch) openGateway(ctx context.Context, run pair.RunID) (*provision.Through, error) {
+	if !s.Config.Gateway.Enabled {
+		return nil, nil
+	}
+	var err error
+	s.gateway, err = provision.OpenGateway(ctx, run, s.Config, s.creds.Agent, filepath.Join(s.State, "ledger.jsonl"), s.Proxy)
+	if err != nil {
+		return nil, err
+	}
+	s.creds.Agent = s.gateway.Key
+	return &s.gateway.Through, nil
+}
+
 // up is the first half of a run: lease, plan, pair. The plan's input is read off the configuration as a run does it.
 func (s *scratch) up(ctx context.Context, run pair.RunID) (calls int, err error) {
 	cfg := s.Config
 	s.dir = filepath.Join(s.Store.Dir(run), "workspace")
+	provider, err := cfg.Agent.ModelProvider()
+	if err != nil {
+		return 0, err
+	}
+	through, err := s.openGateway(ctx, run)
+	if err != nil {
+		return 0, err
+	}
 	in := provision.Input{
-		Run: run, Engine: s.ref, Repo: s.repo, AgentEnv: s.adapter.Credential.Env,
+		Run: run, Engine: s.ref, Repo: s.repo, AgentEnv: s.adapter.KeyEnv(provider.Name), Gateway: through,
 		Workspace: sbx.Workspace{Path: s.dir}, Empty: s.dir + "-empty",
 	}.WithConfig(cfg, s.version)
 	if s.plan, err = provision.New(in); err != nil {
@@ -258,6 +288,10 @@ func (s *scratch) askAgent(ctx context.Context) []Check {
 		check = "https://" + s.plan.Agent.Secret.Hosts[0] + "/"
 	}
 	for _, tool := range []trustProbe{curlTrust(check), nodeTrust(check), pythonTrust(check), goTrust()} {
+		if s.gateway != nil {
+			checks = append(checks, Check{ID: "trust." + tool.name, Verdict: OK, Detail: "not needed: the agent reaches its model by way of the gateway on this host"})
+			continue
+		}
 		checks = append(checks, s.question(ctx, "trust."+tool.name, func(ctx context.Context) (Check, error) { return s.trust(ctx, box, tool) }))
 	}
 	return checks

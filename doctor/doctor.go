@@ -15,6 +15,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -111,14 +113,15 @@ type Options struct {
 	Config  config.Config
 	Locate  sbx.LocateOptions
 	Store   *pair.Store
-	State   string                           // sbxpair's folder of state
-	Home    string                           // the user's; "" leaves out what is looked for there
-	Dir     string                           // the checkout that a run would take; "" looks at none
-	Path    string                           // list of folders in which other programs called sbx are looked for
-	Lookup  func(string) (string, bool)      // reads the environment
-	Reach   func(pair.EngineRef) *sbx.Client // client of an engine that a lease names; nil: leases of other engines are left out
-	Limit   time.Duration                    // of one question; 0 means 30 s
-	Version string                           // of sbxpair
+	State   string                                // sbxpair's folder of state
+	Home    string                                // the user's; "" leaves out what is looked for there
+	Dir     string                                // the checkout that a run would take; "" looks at none
+	Path    string                                // list of folders in which other programs called sbx are looked for
+	Lookup  func(string) (string, bool)           // reads the environment
+	Reach   func(pair.EngineRef) *sbx.Client      // client of an engine that a lease names; nil: leases of other engines are left out
+	Limit   time.Duration                         // of one question; 0 means 30 s
+	Version string                                // of sbxpair
+	Proxy   func(*http.Request) (*url.URL, error) // how this host reaches a model's provider, for a gateway; nil is directly
 
 	Deep     bool
 	Fresh    bool         // ask again what is remembered

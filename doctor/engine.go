@@ -271,7 +271,11 @@ func (e *examination) policy(ctx context.Context, client *sbx.Client, engine sbx
 		}
 		return preset(rules), nil
 	})
-	if !initialised {
+	switch {
+	case !initialised && engine.Kind == sbx.EngineLocal:
+		e.add(Check{ID: "policy.github", Verdict: OK, Detail: "denied, as soon as the first run has set deny-all"})
+		return
+	case !initialised:
 		e.skip("policy.preset", "policy.github")
 		return
 	}

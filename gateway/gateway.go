@@ -51,9 +51,10 @@ type Options struct {
 	Ledger    *Ledger
 	Batch     string // name of the batch in the ledger
 	BatchCaps Caps
-	Transport http.RoundTripper // to the providers; nil is one that uses no proxy and follows nothing
-	Log       *slog.Logger      // nil is silent
-	Limit     time.Duration     // of one call, from its first byte to its last; 0 is 30 minutes
+	Transport http.RoundTripper                     // to the providers; nil is one of the gateway's own
+	Proxy     func(*http.Request) (*url.URL, error) // for that one; nil is none
+	Log       *slog.Logger                          // nil is silent
+	Limit     time.Duration                         // of one call, from its first byte to its last; 0 is 30 minutes
 }
 
 // Grant is what one run may do.
@@ -112,8 +113,9 @@ func Serve(ctx context.Context, o Options) (*Gateway, error) {
 	}
 	if o.Transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.Proxy, t.DisableCompression, t.ResponseHeaderTimeout = nil, true, 10*time.Minute
+		t.Proxy, t.DisableCompression, t.ResponseHeaderTimeout = o.Proxy, true, 10*time.Minute
 		o.Transport = t
+		context.AfterFunc(ctx, t.CloseIdleConnections)
 	}
 	g := &Gateway{o: o, upstream: map[API]*url.URL{}, done: make(chan struct{}), capped: map[string]string{}}
 	var keys []secrets.Value

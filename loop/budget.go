@@ -33,7 +33,8 @@ func (r *run) price(u agent.Usage) (usd float64, unpriced []string) {
 	return usd, unpriced
 }
 
-// spent adds up what the sessions of the run cost, and the one that is under way.
+// spent adds up what the sessions of the run cost, and the one that is under way: by the gateway's count where there is one, else
+// by the CLI's own.
 func (r *run) spent(turns int, u agent.Usage) events.Spent {
 	cost, unpriced := r.price(u)
 	sum := events.Spent{Turns: turns, Input: u.Input, Cached: u.CachedInput, Output: u.Output, PremiumRequests: u.PremiumRequests, CostUSD: cost}
@@ -48,6 +49,7 @@ func (r *run) spent(turns int, u agent.Usage) events.Spent {
 	}
 	slices.Sort(unpriced)
 	sum.Unpriced = slices.Compact(unpriced)
+	r.counted(&sum)
 	return sum
 }
 

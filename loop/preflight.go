@@ -51,6 +51,13 @@ func (r *run) lookup() error {
 	if r.adapter, ok = agent.Lookup(name); !ok {
 		return fmt.Errorf("%w: no agent %q; there are: %s", config.ErrInvalid, name, strings.Join(agent.Names(), ", "))
 	}
+	provider, err := r.req.Config.Agent.ModelProvider()
+	if err != nil {
+		return fmt.Errorf("%w: agent.provider: %w", config.ErrInvalid, err)
+	}
+	if r.provider = provider.Name; r.adapter.Name == "copilot" && r.provider != r.adapter.Credential.Provider && r.req.Config.Agent.Model == "" && !r.upOnly {
+		return fmt.Errorf("%w: agent.model: Copilot with the models of %s has no default; name one", config.ErrInvalid, r.provider)
+	}
 	return nil
 }
 

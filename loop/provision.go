@@ -45,7 +45,7 @@ func (r *run) makePlan(ctx context.Context, dir string) error {
 		return err
 	}
 	in := provision.Input{
-		Run: r.id, Engine: r.engineRef, Repo: r.repo, AgentEnv: r.adapter.Credential.Env,
+		Run: r.id, Engine: r.engineRef, Repo: r.repo, AgentEnv: r.adapter.KeyEnv(r.provider), Gateway: r.way(),
 		Workspace: sbx.Workspace{Path: dir}, Empty: filepath.Join(r.req.Store.Dir(r.id), "empty"),
 	}.WithConfig(r.req.Config, version)
 	r.plan, err = provision.New(in)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -44,7 +46,9 @@ type Request struct {
 	Store  *pair.Store
 	Home   string // the user's home folder, which is never mounted
 	Lookup func(string) (string, bool)
-	Keep   bool // leave the pair in place at the end
+	// Proxy is how this host reaches a model's provider, if the gateway is used. Nil is directly.
+	Proxy func(*http.Request) (*url.URL, error)
+	Keep  bool // leave the pair in place at the end
 	// AllowDirty goes on with the committed state of a checkout that has uncommitted changes.
 	AllowDirty bool
 
@@ -172,6 +176,8 @@ type run struct {
 	engine      *sbx.Client
 	engineRef   pair.EngineRef
 	adapter     agent.Adapter
+	provider    string             // whose models the agent uses
+	gateway     *provision.Gateway // nil: the agent reaches its model itself
 	prices      prices.Table
 	agentToken  secrets.Value
 	githubToken secrets.Value
@@ -196,6 +202,10 @@ func (r *run) do(ctx context.Context) (err error) {
 	if err := r.preflight(ctx); err != nil {
 		return err
 	}
+	if err := r.openGateway(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.closeGateway(ctx)) }()
 	r.pair, err = pair.Acquire(r.engine.Unverified(), r.req.Store, pair.Lease{
 		Run: r.id, Created: r.started.UTC(), Owner: pair.Self(), Engine: r.engineRef, Repository: r.repo, Host: r.req.Config.GitHub.Host,
 	})

@@ -53,7 +53,7 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 	task := agent.Task{
 		Prompt: b.prompt, Model: cfg.Agent.Model, Dir: b.dir, ReadOnly: b.readOnly, Fresh: b.readOnly,
 		Command: cfg.Agent.Command, Args: cfg.Agent.Args,
-		Env: append(workspace.GuestEnv(), r.plan.Agent.Environment()...),
+		Env: append(workspace.GuestEnv(), r.plan.Agent.Environment()...), Endpoint: r.endpoint(),
 	}
 	if b.resume != nil {
 		task.Resume, task.SessionID = true, b.resume.ID
@@ -87,6 +87,9 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 	}
 	if res.Code == exitNotFound {
 		return res, fmt.Errorf("%w: the agent's CLI is not in the sandbox: %s", ErrNoAgent, lastLine(res.Stderr))
+	}
+	if why := r.capped(); why != "" {
+		return res, fmt.Errorf("%w: %s", ErrBudget, why)
 	}
 	if verdict.Outcome == agent.CutOff && !overBudget(res.Stop) {
 		// Nothing of ours stopped it: something in the sandbox did, or the sandbox is gone.

@@ -51,7 +51,7 @@ func (p Profile) Bound() []string {
 func ForAgent(name, provider string) (Profile, error) {
 	// What a CLI speaks: with nothing configured the first one.
 	speaks, known := map[string][]string{
-		"copilot": {"github"}, "claude": {"anthropic"}, "codex": {"openai"}, "gemini": {"google"},
+		"copilot": {"github", "openai", "anthropic"}, "claude": {"anthropic"}, "codex": {"openai"}, "gemini": {"google"},
 		"opencode": {"", "anthropic", "openai", "google"}, "pi": {"", "anthropic", "openai", "google"},
 	}[name]
 	if !known {
@@ -88,6 +88,11 @@ func ForAgent(name, provider string) (Profile, error) {
 		p.Needs = []Need{{Resource: "generativelanguage.googleapis.com:443", Reason: "the model"}}
 	}
 	return p, nil
+}
+
+// ForGateway returns what an agent needs that reaches its model by way of a gateway on the host's loopback: that port.
+func ForGateway(port int) Profile {
+	return Profile{Role: "agent", Needs: []Need{{Resource: fmt.Sprintf("%s:%d", Localhost, port), Reason: "the model, by way of the gateway on this host"}}}
 }
 
 // ForGitHub returns what work on one repository ("OWNER/NAME") needs. Host is as for [ParseGitHub]. The error matches

@@ -115,9 +115,10 @@ type Input struct {
 	Fork      string // OWNER/NAME where branches are pushed instead; empty: to Repo
 	Host      string // of GitHub
 	Only      pair.Role
-	Agent     string // name of the agent adapter
-	Provider  string // whose models it uses, as policy.ForAgent knows them; "" is its own
-	AgentEnv  string // the variable in which the agent CLI looks for its credential; "" is the provider's
+	Agent     string   // name of the agent adapter
+	Provider  string   // whose models it uses, as policy.ForAgent knows them; "" is its own
+	Gateway   *Through // the agent reaches its model by way of it; nil: it does so itself
+	AgentEnv  string   // the variable in which the agent CLI looks for its credential; "" is the provider's
 	Workspace sbx.Workspace
 	Mounts    []sbx.Workspace
 	// Empty is an empty folder for the github sandbox, for engines that cannot do without a workspace (sbx below 0.42).
@@ -142,6 +143,9 @@ func New(in Input) (Plan, error) {
 	provider, known := secrets.LookupProvider(agentProfile.Service)
 	if !known {
 		return Plan{}, fmt.Errorf("%w: no credential of %q can be bound", ErrRefused, agentProfile.Service)
+	}
+	if in.Gateway != nil {
+		agentProfile = policy.ForGateway(in.Gateway.Port)
 	}
 	at, err := policy.ParseGitHub(in.Host)
 	if err != nil {
@@ -174,6 +178,12 @@ func New(in Input) (Plan, error) {
 		return Plan{}, fmt.Errorf("%w: %q would let the agent sandbox reach %s, which belongs to the github sandbox; take it out of network.allow", ErrRefused, wide, own)
 	}
 	bound := slices.DeleteFunc(agentProfile.Bound(), func(host string) bool { return covering(agentRules, host) == "" })
+	if in.Gateway != nil {
+		bound = []string{fmt.Sprintf("%s:%d", policy.Localhost, in.Gateway.Port)}
+		if len(agentRules) == 0 {
+			bound = nil
+		}
+	}
 	if len(bound) == 0 {
 		return Plan{}, fmt.Errorf("%w: network.deny leaves the agent no host to use its credential on", ErrRefused)
 	}
@@ -238,7 +248,11 @@ func agentBinding(in Input, p secrets.Provider, hosts []string) Binding {
 	if b.Env == "" {
 		b.Env = p.Env
 	}
-	if in.AgentStrategy == Custom {
+	if in.Gateway != nil {
+		// The run's key for the gateway: worthless elsewhere, and outside all the same.
+		b.Header, b.Check = p.Header, in.Gateway.check(p.Name)
+	}
+	if in.AgentStrategy == Custom || in.Gateway != nil {
 		b.Strategy, b.Service = Custom, ""
 		// The run id makes the placeholder unique, so that a leftover of another run is never taken for ours.
 		own := string(in.Run)[5:]

@@ -61,7 +61,8 @@ func (p Plan) questions() map[pair.Role][]question {
 	}
 	for _, host := range p.Agent.Secret.Hosts {
 		if covering(p.GitHub.Allow, host) == "" {
-			github = append(github, question{"the model is blocked: " + host, "https://" + host + "/", wantBlocked})
+			seen := strings.Replace(host, policy.Localhost+":", policy.HostAlias+":", 1) // what rules call the host's loopback is the sandbox itself inside
+			github = append(github, question{"the model is blocked: " + seen, "https://" + seen + "/", wantBlocked})
 		}
 	}
 	if covering(p.Agent.Allow, at.APIHost()) == "" || byPath(p.Agent, at.APIHost()) {
@@ -123,7 +124,7 @@ n=0
 while [ $# -gt 0 ]; do
   n=$((n+1))
   (
-    code=$(curl -sS -o "$out/$n.body" -w '%{http_code}' --max-time 20 --proto =https --max-redirs 0 \
+    code=$(curl -sS -o "$out/$n.body" -w '%{http_code}' --max-time 20 --proto =https,http --max-redirs 0 \
       -H "$SBXPAIR_PROBE_HEADER" -H 'anthropic-version: 2023-06-01' -A sbxpair-proof "$2" 2>"$out/$n.err")
     printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$?" "$code" "$(head -c 400 "$out/$n.body" 2>/dev/null | base64 | tr -d '\n')" \
       "$(head -c 300 "$out/$n.err" | base64 | tr -d '\n')" >"$out/$n.line"

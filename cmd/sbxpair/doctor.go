@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,7 +112,7 @@ func runDoctor(ctx context.Context, a *app, opts doctorOptions) error {
 func (a *app) doctorOptions(c config.Config) doctor.Options {
 	return doctor.Options{
 		Config: c, Locate: a.locateOptions(wanted(c.Engine)), Store: a.store(), State: filepath.Join(xdg.StateHome, "sbxpair"), Home: xdg.Home,
-		Dir: a.dir, Path: os.Getenv("PATH"), Lookup: os.LookupEnv, Reach: a.known, Version: a.version, Progress: a.say,
+		Dir: a.dir, Path: os.Getenv("PATH"), Lookup: os.LookupEnv, Reach: a.known, Version: a.version, Proxy: http.ProxyFromEnvironment, Progress: a.say,
 	}
 }
 

@@ -225,7 +225,7 @@ func (a *app) settings(flags map[string]any) (config.Loaded, error) {
 	if err != nil {
 		return config.Loaded{}, err
 	}
-	under, err := config.Load(user)
+	under, err := config.Merge(user)
 	if err != nil {
 		return config.Loaded{}, err
 	}

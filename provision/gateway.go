@@ -1,0 +1,79 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/sbxpair/sbxpair/config"
+	"github.com/sbxpair/sbxpair/gateway"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/policy"
+	"github.com/sbxpair/sbxpair/prices"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+// Through says that an agent reaches its model by way of a gateway on the host.
+type Through struct {
+	Port int    // on the host's loopback
+	URL  string // base address of the provider's API, as the sandbox sees it
+}
+
+// check is a request to the gateway, and through it to the provider, that costs nothing.
+func (t Through) check(provider string) string {
+	if provider == "google" {
+		return t.URL + "/v1beta/models"
+	}
+	if provider == "openai" { // the address has the version
+		return t.URL + "/models"
+	}
+	return t.URL + "/v1/models"
+}
+
+// A Gateway is the model gateway of one run.
+type Gateway struct {
+	*gateway.Gateway
+	Through
+	Provider string
+	Key      secrets.Value // the run's own, which takes the place of the provider's
+}
+
+// OpenGateway starts the gateway that the configuration asks for, on this host, and makes the run known to it. key is the
+// provider's, which goes no further. ledger is used where the configuration names none; proxy may be nil. Close it when
+// the run is over. The error matches [config.ErrInvalid], or [gateway.ErrLedger].
+func OpenGateway(ctx context.Context, run pair.RunID, c config.Config, key secrets.Value, ledger string, proxy func(*http.Request) (*url.URL, error)) (*Gateway, error) {
+	provider, err := c.Agent.ModelProvider()
+	if err != nil {
+		return nil, fmt.Errorf("%w: agent.provider: %w", config.ErrInvalid, err)
+	}
+	if c.Gateway.Ledger != "" {
+		ledger = c.Gateway.Ledger
+	}
+	book, err := gateway.OpenLedger(ledger)
+	if err != nil {
+		return nil, err
+	}
+	table, err := prices.Load(c.Prices)
+	if err != nil {
+		return nil, fmt.Errorf("%w: prices: %w", config.ErrInvalid, err)
+	}
+	api := gateway.API(provider.Name)
+	g, err := gateway.Serve(ctx, gateway.Options{
+		Upstreams: map[gateway.API]gateway.Upstream{api: {URL: c.Gateway.Upstream, Key: key}},
+		Prices:    table, Ledger: book, Batch: c.Gateway.Batch, Proxy: proxy,
+		BatchCaps: gateway.Caps{Tokens: int64(c.Gateway.BatchTokens), USD: c.Gateway.BatchCost},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: gateway: %w", config.ErrInvalid, err)
+	}
+	access, err := g.Register(gateway.Grant{
+		Run: string(run), APIs: []gateway.API{api}, Models: c.Gateway.Models,
+		Caps: gateway.Caps{Tokens: int64(c.Limits.Tokens), USD: c.Limits.Cost},
+	}, policy.HostAlias)
+	if err != nil {
+		g.Close(ctx)
+		return nil, err
+	}
+	return &Gateway{Gateway: g, Through: Through{g.Port(), access.URLs[api]}, Provider: provider.Name, Key: access.Key}, nil
+}
