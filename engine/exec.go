@@ -203,6 +203,10 @@ type execResult struct {
 // execute starts the program through gVisor and carries its streams. There is always a pipe between: gVisor would change
 // the flags of a file it is given, and keeps an offset of its own in it. gVisor's own words come on another stream.
 func (e *Engine) execute(ctx context.Context, r Record, proc specs.Process, spec ExecSpec, pidFile string) (execResult, error) {
+	argv := proc.Args
+	if spec.TTY != nil {
+		proc.Args = append([]string{guest.Path, guest.Verb, "tty"}, argv...)
+	}
 	data, err := json.Marshal(proc)
 	if err != nil {
 		return execResult{}, err
@@ -221,11 +225,16 @@ func (e *Engine) execute(ctx context.Context, r Record, proc specs.Process, spec
 	var p plumbing
 	defer p.close()
 	files := []*os.File{process}
-	var tty *os.File
-	if spec.TTY != nil {
-		tty = spec.TTY
-		files = append(files, tty)
-		args = append(args, "--pass-fd=4:2")
+	tty := spec.TTY
+	var refusal *os.File // why the program on the terminal was not started
+	if tty != nil {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return execResult{}, err
+		}
+		p.guest, p.host, refusal = append(p.guest, w), append(p.host, r), r
+		files = append(files, tty, w)
+		args = append(args, "--pass-fd=4:2", "--pass-fd=5:"+strconv.Itoa(guest.WordFD))
 	} else {
 		ends, err := p.connect(spec)
 		if err != nil {
@@ -267,8 +276,15 @@ func (e *Engine) execute(ctx context.Context, r Record, proc specs.Process, spec
 	if code == 128 && strings.Contains(words.String(), "waiting on pid") {
 		return execResult{code: 128 + int(syscall.SIGKILL)}, nil // the sandbox was stopped or killed under the program
 	}
+	proc.Args = argv
 	if code == 128 && words.Len() > 0 {
 		return execResult{}, launchFailure(words.String(), proc)
+	}
+	if refusal != nil {
+		refusal.SetReadDeadline(time.Now().Add(launchPatience)) // its writer has ended
+		if text, _ := io.ReadAll(io.LimitReader(refusal, 4<<10)); len(text) > 0 {
+			return execResult{}, launchFailure(string(text), proc)
+		}
 	}
 	return execResult{code: code}, nil
 }

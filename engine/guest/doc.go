@@ -1,5 +1,5 @@
-// Package guest is the part of sbx-local that runs inside a sandbox: process 1, and the helpers behind cp, user look-up
-// and killing what an exec left. It speaks over standard streams only, and trusts nothing of the host but its arguments.
+// Package guest is the part of sbx-local that runs inside a sandbox: process 1, and the helpers behind cp, user look-up,
+// terminals and killing what an exec left. It speaks over standard streams only, and trusts nothing of the host but its arguments.
 package guest
 
 import (
@@ -37,6 +37,16 @@ var errUsage = errors.New("guest: bad arguments")
 
 // Main runs one helper and returns the process's exit code.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) > 1 && args[0] == "tty" {
+		word := os.NewFile(WordFD, "word")
+		syscall.CloseOnExec(WordFD)
+		code, err := runTTY(args[1:])
+		if err != nil {
+			fmt.Fprint(word, err)
+			return 1
+		}
+		return code
+	}
 	if err := dispatch(args, stdin, stdout); err != nil {
 		fmt.Fprintln(stderr, err)
 		return 1
