@@ -209,6 +209,9 @@ func TestGlobalSecrets(t *testing.T) {
 func TestFaultAtEveryCall(t *testing.T) {
 	const version = "0.47"
 	clean := newBench(t, version, nil)
+	if _, err := clean.engine.Unverified().Create(t.Context(), sbx.CreateSpec{Name: "somebody-elses"}); err != nil {
+		t.Fatal(err)
+	}
 	first := len(clean.calls())
 	p := clean.acquire()
 	if _, err := provision.Apply(t.Context(), clean.engine.Unverified(), p, clean.plan, creds); err != nil {

@@ -54,8 +54,12 @@ func TestCreateArgs(t *testing.T) {
 		Publish: []string{"8080", "127.0.0.1:1:2/tcp"}, Kits: []string{"./other"}, SkillsOff: true,
 	}
 	reply := func(args []string) sbx.Result {
-		if args[0] == "ls" {
-			return says(`{"sandboxes":[{"name":"box","status":"running","workspaces":["`+filepath.ToSlash(a)+`"]}]}`, "", 0)
+		switch args[0] {
+		case "ls":
+			return says(`{"sandboxes":[{"name":"box","status":"running","workspaces":["`+filepath.ToSlash(a)+`","`+filepath.ToSlash(b)+`:ro"],"ports":[
+				{"host_ip":"127.0.0.1","host_port":49201,"sandbox_port":8080,"protocol":"tcp4"},{"host_ip":"127.0.0.1","host_port":1,"sandbox_port":2,"protocol":"tcp"}]}]}`, "", 0)
+		case "policy":
+			return says(`{"rules":[{"id":"1","scope":"sandbox:box","resource_type":"network","decision":"deny","resources":["a.example","**.b.example"]}]}`, "", 0)
 		}
 		return says("", "", 0)
 	}
@@ -73,11 +77,11 @@ func TestCreateArgs(t *testing.T) {
 	local := sbx.WithVersion(sbx.Version{Engine: sbx.EngineLocal, Client: sbx.ParseSemver("v0.47.0")})
 	c, calls = sent(reply, local)
 	_, err = c.Create(t.Context(), sbx.CreateSpec{
-		Name: "box", Workspaces: spec.Workspaces[:1], SkillsOff: true,
+		Name: "box", Workspaces: spec.Workspaces, SkillsOff: true,
 		Local: sbx.LocalOptions{Resolve: map[string]string{"b.example:443": "127.0.0.1:2", "a.example": "127.0.0.1:1"}, UpstreamCA: "/ca.pem"},
 	})
 	ok(t, err)
-	want = []string{"create", "--name", "box", "--resolve", "a.example=127.0.0.1:1", "--resolve", "b.example:443=127.0.0.1:2", "--upstream-ca=/ca.pem", "shell", a}
+	want = []string{"create", "--name", "box", "--resolve", "a.example=127.0.0.1:1", "--resolve", "b.example:443=127.0.0.1:2", "--upstream-ca=/ca.pem", "shell", a, b + ":ro"}
 	if !slices.Equal((*calls)[0], want) {
 		t.Errorf("\ngot  %q\nwant %q", (*calls)[0], want)
 	}
@@ -104,6 +108,15 @@ func TestRefusedBeforeAnythingRuns(t *testing.T) {
 		"cpus":                   create(sbx.CreateSpec{Name: "box", CPUs: -1}),
 		"pull":                   create(sbx.CreateSpec{Name: "box", Pull: "sometimes"}),
 		"variable":               create(sbx.CreateSpec{Name: "box", Env: []sbx.EnvVar{{Name: "A=B"}}}),
+		"published port":         create(sbx.CreateSpec{Name: "box", Publish: []string{"--help"}}),
+		"published port 0":       create(sbx.CreateSpec{Name: "box", Publish: []string{"0"}}),
+		"unpublished port 0":     c.Unpublish(ctx, "box", sbx.Port{SandboxPort: 80}),
+		"unpublished address":    c.Unpublish(ctx, "box", sbx.Port{HostIP: "x", HostPort: 80, SandboxPort: 80}),
+		"unpublished protocol":   c.Unpublish(ctx, "box", sbx.Port{HostPort: 80, SandboxPort: 80, Protocol: "sctp"}),
+		"two sources":            c.SecretSet(ctx, sbx.ServiceSecret{Service: "github", Value: value, Command: "/bin/x"}),
+		"two dynamic sources":    c.SecretSet(ctx, sbx.ServiceSecret{Service: "github", Ref: "op://x", Command: "/bin/x"}),
+		"relative source":        c.SecretSet(ctx, sbx.ServiceSecret{Service: "github", Command: "bin/x"}),
+		"refreshed value":        c.SecretSet(ctx, sbx.ServiceSecret{Service: "github", Value: value, Refresh: "1h"}),
 		"denied host":            create(sbx.CreateSpec{Name: "box", DenyNetwork: []string{"a,b"}}),
 		"run without workspace":  second(c.Run(ctx, sbx.CreateSpec{Name: "box"})),
 		"no command":             run(sbx.ExecSpec{}),
@@ -142,7 +155,7 @@ func TestRefusedBeforeAnythingRuns(t *testing.T) {
 		"image":                  c.TemplateRemove(ctx, "--all"),
 		"image file":             c.TemplateLoad(ctx, "-x"),
 		"setting":                second(c.Setting(ctx, "-x")),
-		"setting to set":         second(c.SetSetting(ctx, "a", "-x")),
+		"setting to set":         second(c.SetSetting(ctx, "a", "")),
 		"setting to unset":       c.UnsetSetting(ctx, "-x"),
 		"login":                  c.Login(ctx, "-x", value),
 		"names":                  c.Stop(ctx, "a/b"),
@@ -191,7 +204,7 @@ func TestReadBack(t *testing.T) {
 	}{
 		"create":           {second(c.Create(ctx, sbx.CreateSpec{Name: "other"})), "sandbox other is not in the listing"},
 		"wrong workspace":  {second(c.Create(ctx, sbx.CreateSpec{Name: "box", Workspaces: []sbx.Workspace{{Path: t.TempDir()}}})), "has workspace /elsewhere"},
-		"stop":             {c.Stop(ctx, "box"), "box still runs"},
+		"stop":             {c.Stop(ctx, "box"), "box is still running"},
 		"remove":           {c.Remove(ctx, "box"), "box is still there"},
 		"global, not ours": {in(sbx.PolicyRule{Resources: []string{"a.example"}}), "allow a.example (sandbox box)"},
 		"inactive":         {in(sbx.PolicyRule{Resources: []string{"b.example"}}), "allow b.example"},
@@ -199,8 +212,8 @@ func TestReadBack(t *testing.T) {
 		"another path":     {in(sbx.PolicyRule{Resources: []string{"c.example"}, Methods: []string{"GET"}, Path: "/y"}), "allow c.example"},
 		"another method":   {in(sbx.PolicyRule{Resources: []string{"c.example"}, Methods: []string{"GET", "POST"}, Path: "/x"}), "allow c.example"},
 		"narrower method":  {in(sbx.PolicyRule{Resources: []string{"c.example"}, Path: "/x"}), "allow c.example"},
-		"rule removed":     {c.PolicyRemove(ctx, sbx.RuleRef{ID: "1"}), "rule 1 is still there"},
-		"resource removed": {c.PolicyRemove(ctx, sbx.RuleRef{Resources: []string{"A.EXAMPLE."}}), "rule 1 is still there"},
+		"rule removed":     {c.PolicyRemove(ctx, sbx.RuleRef{ID: "1"}), "rule 1 (global) is still there"},
+		"resource removed": {c.PolicyRemove(ctx, sbx.RuleRef{Resources: []string{"A.EXAMPLE."}}), "rule 1 (global) is still there"},
 		"scoped secret":    {c.SecretSet(ctx, sbx.ServiceSecret{Service: "github", Sandbox: "box", Value: value}), "service secret github (sandbox box)"},
 		"custom hosts":     {second(c.SecretSetCustom(ctx, sbx.CustomSecret{Sandbox: "box", Env: "K", Hosts: []string{"a.example", "b.example"}, Command: "/bin/x"})), "custom secret K"},
 		"secret removed":   {c.SecretRemove(ctx, sbx.Secret{Type: sbx.SecretService, Name: "github"}), "github (global) is still there"},

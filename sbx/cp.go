@@ -1,14 +1,16 @@
 package sbx
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 )
@@ -16,42 +18,130 @@ import (
 // verifyTimeout bounds one look into a sandbox.
 const verifyTimeout = 60 * time.Second
 
-// guestReport prints what is at $1 (or, if that is a directory that received $2, at $1/$2; "." is none): kind, size in bytes or
-// number of regular files, readable or not. POSIX tools only.
-const guestReport = `p=$1
-if [ -d "$p" ] && [ "$2" != . ] && { [ -e "$p/$2" ] || [ -L "$p/$2" ]; }; then p=$p/$2; fi
-if [ -L "$p" ] && ! [ -e "$p" ]; then echo "link 0 ok $p"; exit 0; fi
-r=ok; [ -r "$p" ] || r=unreadable
-if [ -d "$p" ]; then n=$(find "$p" -type f -exec printf x \; 2>/dev/null | wc -c); echo "dir $((n)) $r $p"
-elif [ -f "$p" ]; then n=$(ls -ldn "$p" | { read -r _ _ _ _ s _; echo "$s"; }); echo "file $((n)) $r $p"
-else echo "none 0 $r $p"; fi`
+// guestReport prints what is in the directory $1 under the names on standard input, each ended by a zero byte: a line for each
+// file with its size, each link and each directory, and one if the user cannot read some of it. The tools are those of GNU
+// and of BusyBox.
+const guestReport = `cd "$1" 2>/dev/null || { echo absent; exit 0; }
+xargs -0 sh -c '[ $# -gt 0 ] || exit 0
+find "$@" -type f -exec stat -c "f %s %n" {} + 2>/dev/null
+find "$@" -type l -exec stat -c "l 0 %n" {} + 2>/dev/null
+find "$@" -type d -exec stat -c "d 0 %n" {} + 2>/dev/null
+blind=$(find "$@" ! -type l -exec sh -c "for f do [ -r \"\$f\" ] || echo x; done" sh {} + 2>&1)
+[ -z "$blind" ] || echo unreadable' sh`
 
-type guestFile struct {
-	kind     string // "file", "dir", "link", "none"
-	count    int64  // bytes of a file, regular files under a directory
-	readable bool
-	path     string
+// guestOwn gives what guestReport was asked about to the sandbox's user.
+const guestOwn = `cd "$1" && xargs -0 chown -h -R agent`
+
+// report is what guestReport printed.
+type report struct {
+	lines      map[string]int
+	absent     bool
+	unreadable bool
 }
 
-func (c *Client) guestStat(ctx context.Context, op, sandbox, guest, base string) (guestFile, error) {
+// look asks what is in a sandbox's directory dir under names, as a user ("" is the sandbox's own).
+func (c *Client) look(ctx context.Context, op, sandbox, user, dir string, names []string) (report, error) {
 	res, err := c.Exec(ctx, sandbox, ExecSpec{
-		Argv: []string{"sh", "-c", guestReport, "sh", guest, base}, Dir: "/", Timeout: verifyTimeout,
+		Argv: []string{"sh", "-c", guestReport, "sbxpair-look", dir}, Stdin: zeroEnded(names), User: user, Dir: "/",
+		Timeout: verifyTimeout, MaxCapture: maxListing,
 	})
-	if err != nil {
-		return guestFile{}, fmt.Errorf("sbx %s: look at %s: %w", op, guest, err)
+	switch {
+	case err != nil:
+		return report{}, fmt.Errorf("sbx %s: look at %s: %w", op, dir, err)
+	case res.Code != 0:
+		return report{}, execProblem(op, "look at "+dir, res)
+	case res.Truncated:
+		return report{}, fmt.Errorf("sbx %s: look at %s: %w", op, dir, malformed("more than %d bytes of names", maxListing))
 	}
-	if res.Code != 0 {
-		return guestFile{}, execProblem(op, "look at "+guest, res)
+	r := report{lines: map[string]int{}}
+	for line := range strings.SplitSeq(strings.TrimSuffix(string(res.Stdout), "\n"), "\n") {
+		switch line {
+		case "absent":
+			r.absent = true
+		case "unreadable":
+			r.unreadable = true
+		case "":
+		default:
+			r.lines[line]++
+		}
 	}
-	parts := strings.SplitN(strings.TrimSuffix(string(res.Stdout), "\n"), " ", 4)
-	if len(parts) != 4 {
-		return guestFile{}, fmt.Errorf("sbx %s: look at %s: %w", op, guest, malformed("%d bytes", len(res.Stdout)))
+	return r, nil
+}
+
+func zeroEnded(names []string) *bytes.Reader {
+	var b bytes.Buffer
+	for _, name := range names {
+		b.WriteString("./" + name + "\x00")
 	}
-	n, err := strconv.ParseInt(parts[1], 10, 64)
-	if err != nil {
-		return guestFile{}, fmt.Errorf("sbx %s: look at %s: %w", op, guest, malformed("size %q", tailText(parts[1], 40)))
+	return bytes.NewReader(b.Bytes())
+}
+
+// hostReport writes what is at root on the host as guestReport would, under another name. "" is the contents of root alone.
+func hostReport(root, name string) (lines []string, err error) {
+	err = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, p)
+		if err != nil || name == "" && rel == "." {
+			return err
+		}
+		entry := path.Join(name, filepath.ToSlash(rel))
+		switch {
+		case d.IsDir():
+			lines = append(lines, "d 0 ./"+entry)
+		case d.Type()&fs.ModeSymlink != 0:
+			lines = append(lines, "l 0 ./"+entry)
+		case d.Type().IsRegular():
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			lines = append(lines, fmt.Sprintf("f %d ./%s", info.Size(), entry))
+		}
+		return nil
+	})
+	return lines, err
+}
+
+// maxNamed bounds how many missing files an error names.
+const maxNamed = 10
+
+// compareTrees says what of sent is not in got. A name with a line end takes several lines on either side.
+func compareTrees(sent []string, got map[string]int, verb string) (missing []string) {
+	got = maps.Clone(got)
+	count := 0
+	for _, entry := range sent {
+		for line := range strings.SplitSeq(entry, "\n") {
+			if got[line]--; got[line] >= 0 {
+				continue
+			}
+			if count++; count <= maxNamed {
+				missing = append(missing, describe(entry)+" did not "+verb)
+			}
+			break
+		}
 	}
-	return guestFile{parts[0], n, parts[2] == "ok", parts[3]}, nil
+	if count > maxNamed {
+		missing = append(missing, fmt.Sprintf("%d more", count-maxNamed))
+	}
+	return missing
+}
+
+// describe says in words what a line of a report says.
+func describe(entry string) string {
+	kind, rest, _ := strings.Cut(entry, " ")
+	size, name, _ := strings.Cut(rest, " ")
+	name = fmt.Sprintf("%q", tailText(strings.TrimPrefix(name, "./"), 200))
+	switch kind {
+	case "d":
+		return "directory " + name
+	case "l":
+		return "link " + name
+	case "f":
+		return fmt.Sprintf("file %s of %s bytes", name, size)
+	}
+	return fmt.Sprintf("%q", tailText(entry, 200)) // the rest of a name with a line end
 }
 
 // checkGuestPath refuses what could lead elsewhere than it says.
@@ -71,9 +161,9 @@ func checkGuestPath(op, p string) error {
 // existing directory at guestPath receives it under its own name, and "dir/." copies a directory's contents. Links stay
 // links.
 //
-// It then looks whether the file arrived with its size, or the directory with at least as many regular files, and that the
-// sandbox's user can read it (0.38 keeps the host's mode and owner, so a 0600 file would not be): if not, it is given to
-// that user, mode unchanged. The error matches [ErrNotApplied] if it did not arrive.
+// It then looks whether every file arrived with its size, every link and every directory, and that the sandbox's user can read
+// all of it (0.38 keeps the host's mode and owner, so a 0600 file would not be): if not, it is given to that user, mode
+// unchanged. The error matches [ErrNotApplied] if something did not arrive, and names it. Contents are not compared.
 func (c *Client) CopyIn(ctx context.Context, sandbox, hostPath, guestPath string) error {
 	const op = "cp"
 	if err := checkNames(op, []string{sandbox}); err != nil {
@@ -90,76 +180,102 @@ func (c *Client) CopyIn(ctx context.Context, sandbox, hostPath, guestPath string
 	if err != nil {
 		return fmt.Errorf("sbx %s: %w", op, err)
 	}
-	if strings.HasSuffix(hostPath, string(filepath.Separator)+".") {
-		abs += string(filepath.Separator) + "."
+	contents := strings.HasSuffix(hostPath, string(filepath.Separator)+".")
+	source := abs
+	if contents {
+		source += string(filepath.Separator) + "."
+		if abs, err = filepath.EvalSymlinks(abs); err != nil { // "." leads through a link
+			return fmt.Errorf("sbx %s: %w", op, err)
+		}
 	}
-	if _, err := c.call(ctx, op, c.timeouts.Copy, Cmd{Args: []string{"cp", abs, sandbox + ":" + guestPath}}); err != nil {
+	into := false // guestPath is a directory that takes the copy in
+	if c.readBack && !contents && info.IsDir() {
+		// Afterwards nobody could tell: then there is one in any case.
+		if into, err = c.guestDir(ctx, op, sandbox, guestPath); err != nil {
+			return err
+		}
+	}
+	if _, err := c.call(ctx, op, c.timeouts.Copy, Cmd{Args: []string{"cp", source, sandbox + ":" + guestPath}}); err != nil {
 		return err
 	}
 	if !c.readBack {
 		return nil
 	}
-	base := filepath.Base(abs)
-	if strings.HasSuffix(abs, string(filepath.Separator)+".") {
-		base = "." // its contents went in
+	if !contents && !info.IsDir() {
+		if into, err = c.guestDir(ctx, op, sandbox, guestPath); err != nil {
+			return err
+		}
 	}
-	got, err := c.guestStat(ctx, op, sandbox, guestPath, base)
-	if err != nil {
-		return err
+	dir, name := path.Split(path.Clean(guestPath))
+	switch {
+	case contents:
+		dir, name = guestPath, ""
+	case into:
+		dir, name = guestPath, filepath.Base(abs)
 	}
-	if err := compareCopy(op, abs, info, got); err != nil {
-		return err
-	}
-	if got.readable {
-		return nil
-	}
-	res, err := c.Exec(ctx, sandbox, ExecSpec{
-		Argv: []string{"chown", "-h", "-R", "agent", got.path}, User: "root", Dir: "/", Timeout: verifyTimeout,
-	})
-	if err != nil {
-		return err
-	}
-	if res.Code != 0 {
-		return execProblem(op, "give "+got.path+" to the sandbox's user", res)
-	}
-	return nil
+	return c.verifyCopyIn(ctx, op, sandbox, abs, dir, name)
 }
 
-func compareCopy(op, host string, info fs.FileInfo, got guestFile) error {
-	missing := func(format string, args ...any) error {
-		return &NotAppliedError{Op: op, Missing: []string{fmt.Sprintf(format, args...)}}
-	}
+// guestDir reports whether there is a directory at p in the sandbox.
+func (c *Client) guestDir(ctx context.Context, op, sandbox, p string) (bool, error) {
+	res, err := c.Exec(ctx, sandbox, ExecSpec{Argv: []string{"test", "-d", p}, User: "root", Dir: "/", Timeout: verifyTimeout})
 	switch {
-	case got.kind == "none":
-		return missing("%s is not in the sandbox", got.path)
-	case info.Mode().IsRegular() && (got.kind != "file" || got.count != info.Size()):
-		return missing("%s is a %s of %d, sent was a file of %d bytes", got.path, got.kind, got.count, info.Size())
-	case info.IsDir():
-		sent, err := countFiles(host)
+	case err != nil:
+		return false, fmt.Errorf("sbx %s: look at %s: %w", op, p, err)
+	case res.Code > 1:
+		return false, execProblem(op, "look at "+p, res)
+	}
+	return res.Code == 0, nil
+}
+
+func (c *Client) verifyCopyIn(ctx context.Context, op, sandbox, host, dir, name string) error {
+	sent, err := hostReport(host, name)
+	if err != nil {
+		return fmt.Errorf("sbx %s: %w", op, err)
+	}
+	names := []string{name}
+	if name == "" {
+		entries, err := os.ReadDir(host)
 		if err != nil {
 			return fmt.Errorf("sbx %s: %w", op, err)
 		}
-		if got.kind != "dir" || got.count < sent {
-			return missing("%s has %d files, sent were %d", got.path, got.count, sent)
+		names = names[:0]
+		for _, e := range entries {
+			names = append(names, e.Name())
 		}
 	}
-	return nil
-}
-
-func countFiles(dir string) (n int64, err error) {
-	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() {
-			n++
-		}
+	got, err := c.look(ctx, op, sandbox, "", dir, names)
+	if err != nil {
 		return err
+	}
+	if !got.unreadable && !got.absent {
+		return notApplied(op, compareTrees(sent, got.lines, "arrive")...)
+	}
+	res, err := c.Exec(ctx, sandbox, ExecSpec{
+		Argv: []string{"sh", "-c", guestOwn, "sbxpair-own", dir}, Stdin: zeroEnded(names), User: "root", Dir: "/", Timeout: verifyTimeout,
 	})
-	return n, err
+	if err != nil {
+		return err
+	}
+	if got, err = c.look(ctx, op, sandbox, "", dir, names); err != nil {
+		return err
+	}
+	if missing := compareTrees(sent, got.lines, "arrive"); len(missing) > 0 {
+		return notApplied(op, missing...)
+	}
+	if got.unreadable {
+		return execProblem(op, "give "+path.Join(dir, name)+" to the sandbox's user", res)
+	}
+	return nil
 }
 
 // CopyOut copies a file or directory out of a sandbox. What arrives is the sandbox's: links in it are kept as links, also
 // those that lead out of the tree, and must not be followed. It is put together beside hostPath and moved there whole; an
 // existing directory at hostPath receives it under its own name, an existing file is replaced. It needs sbx 0.38, which
-// closed a path escape (CVE-2026-17106). The error matches [ErrNotApplied] if nothing arrived.
+// closed a path escape (CVE-2026-17106).
+//
+// Before it is moved, it is compared with what is in the sandbox: every file with its size, every link and every directory. The
+// error matches [ErrNotApplied] if something did not arrive, or was changed in between, and names it.
 func (c *Client) CopyOut(ctx context.Context, sandbox, guestPath, hostPath string) (err error) {
 	const op = "cp"
 	if err := checkNames(op, []string{sandbox}); err != nil {
@@ -168,8 +284,8 @@ func (c *Client) CopyOut(ctx context.Context, sandbox, guestPath, hostPath strin
 	if err := checkGuestPath(op, guestPath); err != nil {
 		return err
 	}
-	base := path.Base(guestPath)
-	if base == "/" || base == "." {
+	dir, base := path.Split(path.Clean(guestPath))
+	if base == "" {
 		return invalid(op, "path %q in the sandbox: name a file or directory", guestPath)
 	}
 	if err := c.require(ctx, op, FeatureSafeCopy); err != nil {
@@ -196,24 +312,44 @@ func (c *Client) CopyOut(ctx context.Context, sandbox, guestPath, hostPath strin
 	if _, err := c.call(ctx, op, c.timeouts.Copy, Cmd{Args: []string{"cp", sandbox + ":" + guestPath, arrived}}); err != nil {
 		return err
 	}
-	info, err := os.Lstat(arrived)
-	if errors.Is(err, fs.ErrNotExist) {
-		return &NotAppliedError{Op: op, Missing: []string{guestPath + " did not arrive"}}
-	}
-	if err != nil {
+	if _, err := os.Lstat(arrived); errors.Is(err, fs.ErrNotExist) {
+		return notApplied(op, guestPath+" did not arrive")
+	} else if err != nil {
 		return fmt.Errorf("sbx %s: %w", op, err)
 	}
-	if c.readBack && info.Mode().IsRegular() {
-		there, err := c.guestStat(ctx, op, sandbox, guestPath, ".")
-		if err != nil {
+	if c.readBack {
+		if err := c.verifyCopyOut(ctx, op, sandbox, dir, base, arrived); err != nil {
 			return err
-		}
-		if there.kind == "file" && there.count != info.Size() {
-			return &NotAppliedError{Op: op, Missing: []string{fmt.Sprintf("%s has %d bytes, %d arrived", guestPath, there.count, info.Size())}}
 		}
 	}
 	if err := os.Rename(arrived, target); err != nil {
 		return fmt.Errorf("sbx %s: %w", op, err)
 	}
 	return nil
+}
+
+func (c *Client) verifyCopyOut(ctx context.Context, op, sandbox, dir, base, arrived string) error {
+	lines, err := hostReport(arrived, base)
+	if err != nil {
+		return fmt.Errorf("sbx %s: %w", op, err)
+	}
+	have := map[string]int{}
+	for _, entry := range lines {
+		for line := range strings.SplitSeq(entry, "\n") {
+			have[line]++
+		}
+	}
+	there, err := c.look(ctx, op, sandbox, "root", dir, []string{base})
+	if err != nil {
+		return err
+	}
+	if len(there.lines) == 0 {
+		return notApplied(op, path.Join(dir, base)+" is not in the sandbox any more, so nobody can tell whether it arrived whole")
+	}
+	var sent []string
+	for line, n := range there.lines {
+		sent = append(sent, slices.Repeat([]string{line}, n)...)
+	}
+	slices.Sort(sent)
+	return notApplied(op, compareTrees(sent, have, "arrive")...)
 }

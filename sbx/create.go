@@ -42,17 +42,60 @@ type CreateSpec struct {
 	Local       LocalOptions
 }
 
-// Create makes a sandbox and reads it back from the listing. A create that is cut off may still have made it: register
-// the removal before the call. The error matches [ErrExists] if the name is taken, [ErrUnsupported] before anything
-// runs if the engine cannot do what spec asks, [ErrInvalid] for a spec that no engine takes.
+// Create makes a sandbox and reads back what [Client.VerifyCreated] can see of spec. A create that is cut off may still have
+// made it: register the removal before the call. The error matches [ErrExists] if the name is taken, [ErrUnsupported] before
+// anything runs if the engine cannot do what spec asks, [ErrInvalid] for a spec that no engine takes, [ErrNotApplied] if the
+// sandbox is there and not as asked.
 func (c *Client) Create(ctx context.Context, spec CreateSpec) (Sandbox, error) {
-	const op = "create"
+	return c.make(ctx, "create", spec, "create")
+}
+
+// Run creates the sandbox of spec, or takes up the one of that name, and sets it to stay alive when nobody is attached
+// ("run -d"): a box made by Create alone is stopped 30 s after its last session ends (sbx 0.43).
+//
+// Everything but the name only counts when a sandbox is made; sbx says nothing if it ignores it. So a sandbox that is there
+// has to be as spec asks, or the error matches [ErrNotApplied]; sizes, template, kits and clone mode cannot be seen, and are
+// refused for one that is there before anything runs.
+func (c *Client) Run(ctx context.Context, spec CreateSpec) (Sandbox, error) {
+	const op = "run"
+	if len(spec.Workspaces) == 0 {
+		// Unlike create, run without a path mounts its own current directory.
+		return Sandbox{}, invalid(op, "no workspace: run would mount the current directory; use Create and KeepAlive")
+	}
+	if fixed := spec.fixed(); c.readBack && len(fixed) > 0 {
+		switch _, err := c.Get(ctx, spec.Name); {
+		case err == nil:
+			return Sandbox{}, notApplied(op, fmt.Sprintf("sandbox %s was there before, and run changes nothing of its %s", spec.Name, strings.Join(fixed, ", ")))
+		case !errors.Is(err, ErrNotFound):
+			return Sandbox{}, err
+		}
+	}
+	return c.make(ctx, op, spec, "run", "--detached")
+}
+
+// fixed names what spec asks for that is settled when a sandbox is made and that no reading shows.
+func (s CreateSpec) fixed() (words []string) {
+	for _, o := range []struct {
+		word  string
+		asked bool
+	}{
+		{"processors", s.CPUs > 0}, {"memory", s.MemoryMiB > 0}, {"template", s.Template != ""}, {"clone mode", s.Clone},
+		{"kits", len(s.Kits) > 0}, {"overrides", !s.Local.isZero()},
+	} {
+		if o.asked {
+			words = append(words, o.word)
+		}
+	}
+	return words
+}
+
+func (c *Client) make(ctx context.Context, op string, spec CreateSpec, verb ...string) (Sandbox, error) {
 	args, publish, err := c.createArgs(ctx, op, spec)
 	if err != nil {
 		return Sandbox{}, err
 	}
 	// What create prints is progress for people; the listing has the facts.
-	if _, err := c.call(ctx, op, c.timeouts.Create, Cmd{Args: append([]string{"create"}, args...)}); err != nil {
+	if _, err := c.call(ctx, op, c.timeouts.Create, Cmd{Args: append(verb, args...)}); err != nil {
 		return Sandbox{}, err
 	}
 	if err := c.publishAfter(ctx, spec.Name, publish); err != nil {
@@ -68,43 +111,35 @@ func (c *Client) Create(ctx context.Context, spec CreateSpec) (Sandbox, error) {
 	return made[0], nil
 }
 
-// Run creates the sandbox of spec, or takes up the one of that name, and sets it to stay alive when nobody is attached
-// ("run -d"): a box made by Create alone is stopped 30 s after its last session ends (sbx 0.43).
-func (c *Client) Run(ctx context.Context, spec CreateSpec) (Sandbox, error) {
-	const op = "run"
-	args, publish, err := c.createArgs(ctx, op, spec)
-	if err != nil {
-		return Sandbox{}, err
-	}
-	if len(spec.Workspaces) == 0 {
-		// Unlike create, run without a path mounts its own current directory.
-		return Sandbox{}, invalid(op, "no workspace: run would mount the current directory; use Create and KeepAlive")
-	}
-	if _, err := c.call(ctx, op, c.timeouts.Create, Cmd{Args: append([]string{"run", "--detached"}, args...)}); err != nil {
-		return Sandbox{}, err
-	}
-	if err := c.publishAfter(ctx, spec.Name, publish); err != nil {
-		return Sandbox{}, err
-	}
-	if !c.readBack {
-		return Sandbox{Name: spec.Name, Agent: spec.agent(), Status: StatusUnknown}, nil
-	}
-	made, err := c.VerifyCreated(ctx, spec)
-	if err != nil {
-		return Sandbox{}, err
-	}
-	return made[0], nil
-}
-
-// KeepAlive sets an existing sandbox to stay alive when nobody is attached, and starts it if it is stopped.
+// KeepAlive sets an existing sandbox to stay alive when nobody is attached, and starts it if it is stopped. It reads back
+// that the sandbox runs and is the one that the engine speaks of; the setting itself is shown nowhere.
 func (c *Client) KeepAlive(ctx context.Context, name string) error {
 	const op = "keep-alive"
 	if err := checkNames(op, []string{name}); err != nil {
 		return err
 	}
-	_, err := c.call(ctx, op, c.timeouts.Create, Cmd{Args: []string{"run", "--detached", "--name", name}})
-	return err
+	res, err := c.call(ctx, op, c.timeouts.Create, Cmd{Args: []string{"run", "--detached", "--name", name}})
+	if err != nil || !c.readBack {
+		return err
+	}
+	s, err := c.Get(ctx, name)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return notApplied(op, fmt.Sprintf("sandbox %s is not in the listing", name))
+	case err != nil:
+		return err
+	case s.Status != StatusRunning:
+		return notApplied(op, fmt.Sprintf("sandbox %s is %s", name, s.state()))
+	}
+	for line := range strings.Lines(clean(res.Stdout)) {
+		if id := strings.TrimSpace(line); s.ID != "" && uuid.MatchString(id) && id != s.ID {
+			return notApplied(op, fmt.Sprintf("sandbox %s has the id %s, kept alive was %s", name, s.ID, id))
+		}
+	}
+	return nil
 }
+
+var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
 // publishAfter publishes what a create of an old version does not take. A port that this sandbox has already is fine: run
 // may have taken up an existing sandbox.
@@ -113,7 +148,7 @@ func (c *Client) publishAfter(ctx context.Context, name string, specs []string) 
 		_, err := c.Publish(ctx, name, spec)
 		if errors.Is(err, ErrConflict) {
 			listed, listErr := c.Ports(ctx, name)
-			if listErr == nil && slices.ContainsFunc(listed, func(p Port) bool { return p.is(spec) }) {
+			if listErr == nil && slices.ContainsFunc(listed, func(p Port) bool { return p.is(spec, c.cloud) }) {
 				continue
 			}
 		}
@@ -147,6 +182,11 @@ func (c *Client) createArgs(ctx context.Context, op string, spec CreateSpec) (ar
 	}
 	if !slices.Contains([]string{"", "always", "missing", "never"}, spec.Pull) {
 		return nil, nil, invalid(op, "pull %q: want always, missing or never", spec.Pull)
+	}
+	for _, port := range spec.Publish {
+		if err := checkPortSpec(op, port); err != nil {
+			return nil, nil, err
+		}
 	}
 	var needed []Feature
 	want := func(asked bool, f Feature) bool {
@@ -257,8 +297,10 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// VerifyCreated reads the listing once and checks that every sandbox of specs is there with its primary workspace.
-// The result is in the order of specs. The error matches [ErrNotApplied] if one is not.
+// VerifyCreated checks that every sandbox of specs is there as asked: agent, workspaces and no others, and published ports by
+// one reading of the listing; denied hosts by one of the rules, if there are any; environment by one look into each sandbox
+// that has some. Sizes, template, kits, clone mode and which workspaces are read-only are shown nowhere. The result is in the
+// order of specs. The error matches [ErrNotApplied] if something is not as asked, and says what.
 func (c *Client) VerifyCreated(ctx context.Context, specs ...CreateSpec) ([]Sandbox, error) {
 	const op = "create"
 	all, err := c.List(ctx)
@@ -269,17 +311,117 @@ func (c *Client) VerifyCreated(ctx context.Context, specs ...CreateSpec) ([]Sand
 	var missing []string
 	for _, spec := range specs {
 		i := slices.IndexFunc(all, func(s Sandbox) bool { return s.Name == spec.Name })
-		switch {
-		case i < 0:
+		if i < 0 {
 			missing = append(missing, fmt.Sprintf("sandbox %s is not in the listing", spec.Name))
-		case len(spec.Workspaces) > 0 && len(all[i].Workspaces) > 0 && !samePath(all[i].Workspaces[0], spec.Workspaces[0].Path):
-			missing = append(missing, fmt.Sprintf("sandbox %s has workspace %s, not %s", spec.Name, all[i].Workspaces[0], spec.Workspaces[0].Path))
-		default:
-			made = append(made, all[i])
+			continue
 		}
+		made = append(made, all[i])
+		missing = append(missing, c.differs(spec, all[i])...)
 	}
-	if missing != nil {
-		return nil, &NotAppliedError{Op: op, Missing: missing}
+	if missing == nil { // one that is not there has neither rules nor environment
+		open, err := c.notDenied(ctx, op, specs)
+		if err != nil {
+			return nil, err
+		}
+		unset, err := c.notSet(ctx, op, specs)
+		if err != nil {
+			return nil, err
+		}
+		missing = append(open, unset...)
+	}
+	if err := notApplied(op, missing...); err != nil {
+		return nil, err
 	}
 	return made, nil
+}
+
+// differs says in what the listed sandbox is not as spec asks.
+func (c *Client) differs(spec CreateSpec, s Sandbox) (missing []string) {
+	differ := func(format string, args ...any) {
+		missing = append(missing, "sandbox "+spec.Name+fmt.Sprintf(format, args...))
+	}
+	// A kit's reference need not be what a listing shows.
+	if agent := spec.agent(); !strings.ContainsAny(agent, `./\:@`) && s.Agent != "" && s.Agent != agent {
+		differ(" has agent %s, not %s", s.Agent, agent)
+	}
+	for i, w := range spec.Workspaces {
+		switch at := slices.IndexFunc(s.Workspaces, func(have string) bool { return samePath(have, w.Path) }); {
+		case at < 0 && i == 0 && len(s.Workspaces) > 0:
+			differ(" has workspace %s, not %s", s.Workspaces[0], w.Path)
+		case at < 0:
+			differ(" has no workspace %s", w.Path)
+		case i == 0 && at != 0:
+			differ(" has %s for its primary workspace, not %s", s.Workspaces[0], w.Path)
+		}
+	}
+	for _, have := range s.Workspaces {
+		if !slices.ContainsFunc(spec.Workspaces, func(w Workspace) bool { return samePath(have, w.Path) }) {
+			differ(" sees %s, which was not asked for", have)
+		}
+	}
+	for _, port := range spec.Publish {
+		if !slices.ContainsFunc(s.Ports, func(p Port) bool { return p.is(port, c.cloud) }) {
+			differ(" does not publish %s", port)
+		}
+	}
+	return missing
+}
+
+// notDenied names the hosts that specs deny and that nothing denies. A version that keeps such rules out of its listing has
+// to say so when it is asked about the host.
+func (c *Client) notDenied(ctx context.Context, op string, specs []CreateSpec) (missing []string, err error) {
+	var listed []Rule
+	read := false
+	for _, spec := range specs {
+		for _, host := range spec.DenyNetwork {
+			if !read {
+				if listed, err = c.PolicyList(ctx, ""); err != nil {
+					return nil, err
+				}
+				read = true
+			}
+			if slices.ContainsFunc(listed, func(r Rule) bool { return r.shows(PolicyRule{Sandbox: spec.Name, Decision: Deny}, host) }) {
+				continue
+			}
+			denied := false
+			if !strings.ContainsAny(host, "*?[/") {
+				verdict, err := c.PolicyCheck(ctx, spec.Name, host)
+				if err != nil {
+					return nil, err
+				}
+				denied = !verdict.Allowed && verdict.Explicit
+			}
+			if !denied {
+				missing = append(missing, fmt.Sprintf("sandbox %s has no rule that denies %s", spec.Name, host))
+			}
+		}
+	}
+	return missing, nil
+}
+
+// guestEnv prints the names of those NAME=value arguments that its environment has not, or has with another value.
+const guestEnv = `for a do n=${a%%=*}; eval "have=\${$n+x\$$n}"; [ "$have" = "x${a#*=}" ] || echo "$n"; done`
+
+// notSet names the variables of specs that a command in the sandbox does not see.
+func (c *Client) notSet(ctx context.Context, op string, specs []CreateSpec) (missing []string, err error) {
+	for _, spec := range specs {
+		if len(spec.Env) == 0 {
+			continue
+		}
+		argv := []string{"sh", "-c", guestEnv, "sbxpair-env"}
+		for _, e := range spec.Env {
+			argv = append(argv, e.Name+"="+e.Value)
+		}
+		res, err := c.Exec(ctx, spec.Name, ExecSpec{Argv: argv, Dir: "/", Timeout: verifyTimeout})
+		if err != nil {
+			return nil, fmt.Errorf("sbx %s: look at the environment: %w", op, err)
+		}
+		if res.Code != 0 {
+			return nil, execProblem(op, "look at the environment", res)
+		}
+		for name := range strings.FieldsSeq(string(res.Stdout)) {
+			missing = append(missing, fmt.Sprintf("sandbox %s has another %s in its environment, or none", spec.Name, tailText(name, 80)))
+		}
+	}
+	return missing, nil
 }

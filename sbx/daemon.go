@@ -223,23 +223,61 @@ func (c *Client) DaemonStop(ctx context.Context) error {
 }
 
 // DaemonRestart restarts the daemon (sbx 0.38), which stops every sandbox of this state tree, other tools' included. Its
-// message is not believed (sbx-releases#414): the state afterwards counts.
+// message is not believed either way (sbx-releases#414). It reads back that the daemon runs, and that no sandbox runs on that ran
+// before, which only the old one could do. The error matches [ErrNotApplied] if the state does not show a restart.
 func (c *Client) DaemonRestart(ctx context.Context) error {
 	const op = "daemon restart"
 	if err := c.require(ctx, op, FeatureDaemonRestart); err != nil {
 		return err
 	}
+	var before DaemonState
+	var ran []string
+	if c.readBack {
+		before, _ = c.DaemonStatus(ctx) // a daemon that does not answer is a reason to restart it
+		if before.Running {
+			all, _ := c.List(ctx)
+			ran = running(all)
+		}
+	}
 	_, err := c.call(ctx, op, c.timeouts.Daemon, Cmd{Args: []string{"daemon", "restart"}})
+	if !c.readBack || errors.Is(err, ErrPrompt) {
+		return err
+	}
 	state, statusErr := c.DaemonStatus(ctx)
 	switch {
-	case statusErr == nil && state.Running:
+	case statusErr == nil && state.Running && err != nil && before.Running && len(ran) == 0:
+		return err // it may be the old one
+	case statusErr == nil && !state.Running && err == nil:
+		return notApplied(op, "daemon is "+state.Status)
+	case statusErr != nil || !state.Running:
+		return errors.Join(err, statusErr)
+	case len(ran) == 0:
 		return nil
-	case err != nil:
-		return err
-	case statusErr != nil:
-		return statusErr
 	}
-	return &NotAppliedError{Op: op, Missing: []string{"daemon is " + state.Status}}
+	all, listErr := c.List(ctx)
+	if listErr != nil {
+		return errors.Join(err, listErr)
+	}
+	var missing []string
+	for _, name := range running(all) {
+		if slices.Contains(ran, name) {
+			missing = append(missing, fmt.Sprintf("sandbox %s runs on, and with it the daemon of before", name))
+		}
+	}
+	if len(missing) > 0 && err != nil {
+		return err
+	}
+	return notApplied(op, missing...)
+}
+
+// running gives the names of those that run.
+func running(all []Sandbox) (names []string) {
+	for _, s := range all {
+		if s.Status == StatusRunning {
+			names = append(names, s.Name)
+		}
+	}
+	return names
 }
 
 func (c *Client) wantDaemon(ctx context.Context, op string, running bool) error {
@@ -251,7 +289,7 @@ func (c *Client) wantDaemon(ctx context.Context, op string, running bool) error 
 		return err
 	}
 	if state.Running != running {
-		return &NotAppliedError{Op: op, Missing: []string{"daemon is " + state.Status}}
+		return notApplied(op, "daemon is "+state.Status)
 	}
 	return nil
 }
@@ -286,18 +324,51 @@ func (c *Client) Login(ctx context.Context, username string, token secrets.Value
 	return c.CheckSignedIn(ctx)
 }
 
-// Logout signs out. It stops every sandbox, and the daemon.
+// Logout signs out, and reads back that a verb that needs the login is refused. It stops every sandbox, and the daemon, which
+// the reading may start again.
 func (c *Client) Logout(ctx context.Context) error {
-	_, err := c.changeForced(ctx, "logout", "--yes", "logout")
-	return err
+	const op = "logout"
+	if _, err := c.changeForced(ctx, op, "--yes", "logout"); err != nil || !c.readBack {
+		return err
+	}
+	switch err := c.CheckSignedIn(ctx); {
+	case errors.Is(err, ErrNotSignedIn):
+		return nil
+	case err != nil:
+		return err
+	default:
+		return notApplied(op, "the engine still answers as one that is signed in")
+	}
 }
 
-// Reset deletes every sandbox and image of this state tree, signs out and stops the daemon.
+// Reset deletes every sandbox and image of this state tree, signs out and stops the daemon. It reads back that the engine is
+// signed out, or lists no sandbox where it needs no login; the reading may start the daemon again.
 func (c *Client) Reset(ctx context.Context, preserveSecrets bool) error {
+	const op = "reset"
 	args := []string{"reset", "--force"}
 	if preserveSecrets {
 		args = append(args, "--preserve-secrets")
 	}
-	_, err := c.call(ctx, "reset", c.timeouts.Remove, Cmd{Args: args})
-	return err
+	if _, err := c.call(ctx, op, c.timeouts.Remove, Cmd{Args: args}); err != nil || !c.readBack {
+		return err
+	}
+	v, err := c.Version(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := c.List(ctx)
+	switch {
+	case errors.Is(err, ErrNotSignedIn):
+		return nil
+	case err != nil:
+		return err
+	}
+	var missing []string
+	if !v.IsLocal() {
+		missing = append(missing, "the engine still answers as one that is signed in")
+	}
+	for _, s := range all {
+		missing = append(missing, fmt.Sprintf("sandbox %s is still there", s.Name))
+	}
+	return notApplied(op, missing...)
 }

@@ -145,6 +145,14 @@ func (e *NotAppliedError) Error() string {
 // Unwrap returns ErrNotApplied.
 func (e *NotAppliedError) Unwrap() error { return ErrNotApplied }
 
+// notApplied gives nil if nothing is missing.
+func notApplied(op string, missing ...string) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	return &NotAppliedError{Op: op, Missing: missing}
+}
+
 // LaunchError reports that the sandbox is there and could not start the program: it does not exist in the sandbox, or
 // may not be executed. sbx prints this on standard output and exits 127 or 126.
 type LaunchError struct {

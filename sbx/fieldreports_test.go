@@ -299,8 +299,9 @@ func TestFieldReports(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "job")
 		ok(t, os.WriteFile(file, []byte("x"), 0o600))
 		ok(t, c.CopyIn(t.Context(), "box", file, "/home/agent/job"))
-		if last := e.calls()[len(e.calls())-1]; last != "exec -u root -w / box chown -h -R agent /home/agent/job" {
-			t.Errorf("last call %q: want the file given to the sandbox's user, mode unchanged", last)
+		calls := e.calls()
+		if n := len(calls); n < 3 || !strings.HasPrefix(calls[n-2], "exec -i -u root -w / box sh -c ") || !strings.Contains(calls[n-2], "chown -h -R agent") {
+			t.Errorf("calls %q: want the file given to the sandbox's user, mode unchanged, and looked at again", calls)
 		}
 	})
 	t.Run("R133", func(t *testing.T) {
@@ -340,8 +341,8 @@ func TestFieldReports(t *testing.T) {
 		ok(t, os.MkdirAll(filepath.Join(e.dir, "fs", "box", "home", "agent", "empty"), 0o755))
 		err := c.CopyIn(t.Context(), "box", dir, "/home/agent/empty")
 		wantKinds(t, err, sbx.ErrNotApplied)
-		if !strings.Contains(err.Error(), "has 0 files, sent were 2") {
-			t.Errorf("%v: want the counts", err)
+		if !strings.Contains(err.Error(), `file "ignored/.gitignore" of 2 bytes did not arrive`) {
+			t.Errorf("%v: want it to name the files", err)
 		}
 	})
 	t.Run("R141", func(t *testing.T) { // a path through links inside the root is the engine's to resolve
@@ -534,7 +535,7 @@ func TestFieldReports(t *testing.T) {
 		_, err := c.Create(t.Context(), sbx.CreateSpec{Name: "box"})
 		wantKinds(t, err, sbx.ErrNameLeaked, sbx.ErrExists)
 		ok(t, c.Remove(t.Context(), "box")) // not found is gone
-		if n := len(e.calls()); n > 4 {
+		if n := len(e.calls()); n > 5 { // an empty listing is asked about once more
 			t.Errorf("%d calls", n)
 		}
 	})

@@ -64,6 +64,25 @@ func (e *engine) process(opts ...sbx.Option) *sbx.Client {
 	return sbx.New(self, append([]sbx.Option{sbx.WithAddedEnv(added...), sbx.WithGrace(300 * time.Millisecond)}, opts...)...)
 }
 
+// call makes one call of the fake, and wants it to succeed.
+func (e *engine) call(args ...string) {
+	e.t.Helper()
+	var errOut bytes.Buffer
+	if code := fake.Run(args, strings.NewReader(""), io.Discard, &errOut, e.env); code != 0 {
+		e.t.Fatalf("%q: exit %d, %s", args, code, errOut.String())
+	}
+}
+
+// copier is a client whose copies out bring what is at from instead.
+func (e *engine) copier(from string) *sbx.Client {
+	return sbx.New("sbx", v47(), sbx.WithRunner(sbx.RunnerFunc(func(ctx context.Context, c sbx.Cmd) (sbx.Result, error) {
+		if c.Args[0] == "cp" {
+			return sbx.Result{}, os.Rename(from, c.Args[2])
+		}
+		return e.run(ctx, c)
+	})))
+}
+
 func (e *engine) run(ctx context.Context, c sbx.Cmd) (sbx.Result, error) {
 	var out, errOut bytes.Buffer
 	stdin := c.Stdin

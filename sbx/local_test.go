@@ -208,3 +208,84 @@ func TestLocalEngine(t *testing.T) {
 	ok(t, c.Remove(ctx, "demo-agent", "never-was"))
 	ok(t, c.Remove(ctx, "demo-agent"))
 }
+
+// TestLocalReadBack: what each change reads back is there on a real engine, so that nobody is told "did not take effect" who
+// need not be.
+func TestLocalReadBack(t *testing.T) {
+	c := local(t)
+	ctx := t.Context()
+	a, b := t.TempDir(), t.TempDir()
+	for _, preset := range []sbx.Preset{sbx.PresetAllowAll, sbx.PresetBalanced, sbx.PresetDenyAll} {
+		ok(t, c.PolicyInit(ctx, preset))
+		ok(t, c.PolicyReset(ctx))
+	}
+	ok(t, c.PolicyInit(ctx, sbx.PresetDenyAll))
+	spec := sbx.CreateSpec{
+		Name: "demo-agent", Workspaces: []sbx.Workspace{{Path: a}, {Path: b, ReadOnly: true}}, Publish: []string{"8080"},
+		DenyNetwork: []string{"a.example", "**.b.example"}, Env: []sbx.EnvVar{{Name: "A", Value: "x y'\"\n$z"}, {Name: "EMPTY"}},
+	}
+	box, err := c.Create(ctx, spec)
+	ok(t, err)
+	if len(box.Workspaces) != 2 || len(box.Ports) != 1 {
+		t.Errorf("%+v", box)
+	}
+	_, err = c.Run(ctx, spec)
+	ok(t, err)
+	ok(t, c.KeepAlive(ctx, "demo-agent"))
+	ports, err := c.Publish(ctx, "demo-agent", "9090/tcp")
+	ok(t, err)
+	for _, p := range ports {
+		ok(t, c.Unpublish(ctx, "demo-agent", p))
+	}
+	ok(t, c.Unpublish(ctx, "demo-agent", ports[0]))
+
+	src := filepath.Join(t.TempDir(), "tree")
+	for name, text := range map[string]string{"a": "1", "sub/b c": "22", "sub/new\nline": "333", "sub/.hidden": ""} {
+		p := filepath.Join(src, filepath.FromSlash(name))
+		ok(t, os.MkdirAll(filepath.Dir(p), 0o700))
+		ok(t, os.WriteFile(p, []byte(text), 0o600))
+	}
+	ok(t, os.MkdirAll(filepath.Join(src, "empty"), 0o700))
+	ok(t, os.Symlink("sub/b c", filepath.Join(src, "link")))
+	ok(t, os.Symlink("/nowhere", filepath.Join(src, "dangling")))
+	for range 2 { // the second time into the directory that is there
+		ok(t, c.CopyIn(ctx, "demo-agent", src, "/home/agent/tree"))
+	}
+	ok(t, c.CopyIn(ctx, "demo-agent", src+"/.", "/home/agent/flat"))
+	ok(t, c.CopyIn(ctx, "demo-agent", filepath.Join(src, "link"), "/home/agent"))
+	out := filepath.Join(t.TempDir(), "out")
+	ok(t, c.CopyOut(ctx, "demo-agent", "/home/agent/tree", out))
+	ok(t, c.CopyOut(ctx, "demo-agent", "/home/agent/link", out+"-link"))
+	if b, err := os.ReadFile(filepath.Join(out, "tree", "sub", "new\nline")); err != nil || string(b) != "333" {
+		t.Errorf("%q, %v", b, err)
+	}
+
+	ok(t, c.Stop(ctx, "demo-agent"))
+	tar := filepath.Join(t.TempDir(), "demo.tar")
+	ok(t, c.TemplateSave(ctx, "demo-agent", "demo", tar))
+	ok(t, c.TemplateSave(ctx, "demo-agent", "demo", "")) // over it
+	ok(t, c.TemplateRemove(ctx, "demo"))
+	ok(t, c.TemplateRemove(ctx, "demo"))
+	ok(t, c.TemplateLoad(ctx, tar))
+	images, err := c.TemplateList(ctx)
+	ok(t, err)
+	if len(images) != 1 {
+		t.Fatalf("%+v", images)
+	}
+	ok(t, c.TemplateRemove(ctx, images[0].ID))
+
+	_, err = c.SetSetting(ctx, "autostop.graceSeconds", "-1")
+	if err == nil {
+		t.Error("a negative time was taken")
+	}
+	_, err = c.SetSetting(ctx, "autostop.graceSeconds", "30")
+	ok(t, err)
+	ok(t, c.UnsetSetting(ctx, "autostop.graceSeconds"))
+	ok(t, c.SecretSet(ctx, sbx.ServiceSecret{Service: "github", Command: "/bin/echo canary-value"}))
+	ok(t, c.SecretRemove(ctx, sbx.Secret{Name: "github"}))
+	ids, err := c.PolicyAllow(ctx, sbx.PolicyRule{Sandbox: "demo-agent", Resources: []string{"c.example"}, Methods: []string{"GET"}, Path: "/x"})
+	ok(t, err)
+	ok(t, c.PolicyRemove(ctx, sbx.RuleRef{Sandbox: "demo-agent", ID: ids[0]}))
+	ok(t, c.DaemonRestart(ctx))
+	ok(t, c.Remove(ctx, "demo-agent"))
+}

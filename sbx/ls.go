@@ -67,6 +67,9 @@ func parseSandboxesJSON(out []byte) ([]Sandbox, error) {
 		if checkOldName(list[i].Name) != nil {
 			return nil, malformed("listing has a sandbox named %q", tailText(list[i].Name, 80))
 		}
+		for j, w := range list[i].Workspaces {
+			list[i].Workspaces[j] = strings.TrimSuffix(w, ":ro")
+		}
 	}
 	return list, nil
 }

@@ -62,7 +62,8 @@ type HTTPTarget struct {
 	Path string `json:"path"`
 }
 
-// PolicyInit chooses the preset, once for each state tree. The error matches [ErrExists] if one was chosen before.
+// PolicyInit chooses the preset, once for each state tree, and reads back that it is this one. The error matches [ErrExists]
+// if one was chosen before.
 func (c *Client) PolicyInit(ctx context.Context, preset Preset) error {
 	const op = "policy init"
 	if !slices.Contains([]Preset{PresetAllowAll, PresetBalanced, PresetDenyAll}, preset) {
@@ -74,8 +75,37 @@ func (c *Client) PolicyInit(ctx context.Context, preset Preset) error {
 	if !c.readBack {
 		return nil
 	}
-	_, err := c.PolicyList(ctx, "")
-	return err // ErrPolicyUninitialised if it did not take
+	rules, err := c.PolicyList(ctx, "")
+	if err != nil {
+		return err // ErrPolicyUninitialised if it did not take
+	}
+	switch have, known := PresetOf(rules); {
+	case !known:
+		return notApplied(op, fmt.Sprintf("the listing has no rule of preset %s", preset))
+	case have != preset:
+		return notApplied(op, fmt.Sprintf("the preset is %s, not %s", have, preset))
+	}
+	return nil
+}
+
+// PresetOf tells the preset from the rules that the engine lists for all scopes, by the names that presets give to theirs
+// (sbx 0.23 to 0.47); false if none of them is there, as under an organisation's policy.
+func PresetOf(rules []Rule) (Preset, bool) {
+	preset, known := PresetDenyAll, false
+	for _, r := range rules {
+		name, isDefault := strings.CutPrefix(r.Name, "default-")
+		if !isDefault || r.Sandbox != "" || r.ResourceType != "network" {
+			continue
+		}
+		known = true
+		switch {
+		case name == "allow-all":
+			return PresetAllowAll, true
+		case r.Decision == Allow: // the fall-back, default-deny-all, stands in both of the others
+			preset = PresetBalanced
+		}
+	}
+	return preset, known
 }
 
 // PolicyAllow adds an allow rule and returns the ids that the engine gave. The error matches [ErrNotApplied] if the
@@ -198,10 +228,7 @@ func CheckRules(listed []Rule, rules ...PolicyRule) error {
 			}
 		}
 	}
-	if missing != nil {
-		return &NotAppliedError{Op: "policy ls", Missing: missing}
-	}
-	return nil
+	return notApplied("policy ls", missing...)
 }
 
 func scopeText(sandbox string) string {
@@ -292,26 +319,47 @@ func (c *Client) PolicyRemove(ctx context.Context, ref RuleRef) error {
 	if !c.readBack {
 		return nil
 	}
-	listed, listErr := c.PolicyList(ctx, "")
-	if listErr != nil {
-		return listErr
+	listed, err := c.PolicyList(ctx, "")
+	if err != nil {
+		return err
 	}
+	var left []string
 	for _, r := range listed {
-		if r.Sandbox != ref.Sandbox || r.ResourceType != "network" && r.ResourceType != "http" {
-			continue
-		}
-		if ref.ID != "" && r.ID == ref.ID || slices.ContainsFunc(ref.Resources, func(want string) bool {
-			return slices.ContainsFunc(r.Resources, func(have string) bool { return sameResource(have, want) }) && r.Source != "kit" && r.Source != "org"
-		}) {
-			return &NotAppliedError{Op: op, Missing: []string{fmt.Sprintf("rule %s is still there", r.ID)}}
+		if ref.names(r) {
+			left = append(left, fmt.Sprintf("rule %s (%s) is still there", r.ID, scopeText(r.Sandbox)))
 		}
 	}
-	return nil
+	return notApplied(op, left...)
+}
+
+// names reports whether the listed rule is one that ref is to remove. An id is one rule's, whatever scope it was looked for
+// in. Kits' and an organisation's rules are not ours to remove, and stay when a rule of the same resource goes.
+func (ref RuleRef) names(r Rule) bool {
+	if ref.ID != "" {
+		return r.ID == ref.ID || strings.TrimPrefix(r.Name, "local:") == ref.ID
+	}
+	if r.Sandbox != ref.Sandbox || r.Source == "kit" || r.Source == "org" || r.ResourceType != "network" && r.ResourceType != "http" {
+		return false
+	}
+	return slices.ContainsFunc(ref.Resources, func(want string) bool {
+		return slices.ContainsFunc(r.Resources, func(have string) bool { return sameResource(have, want) }) ||
+			slices.ContainsFunc(r.HTTPTargets, func(t HTTPTarget) bool { return sameResource(t.Host, want) })
+	})
 }
 
 // PolicyReset deletes the whole policy. It stops the daemon and every sandbox of this state tree, other tools' included,
-// and the preset has to be chosen again.
+// and the preset has to be chosen again. Reading back that there is no policy any more starts the daemon again.
 func (c *Client) PolicyReset(ctx context.Context) error {
-	_, err := c.changeForced(ctx, "policy reset", "--force", "policy", "reset")
-	return err
+	const op = "policy reset"
+	if _, err := c.changeForced(ctx, op, "--force", "policy", "reset"); err != nil || !c.readBack {
+		return err
+	}
+	switch rules, err := c.PolicyList(ctx, ""); {
+	case errors.Is(err, ErrPolicyUninitialised):
+		return nil
+	case err != nil:
+		return err
+	default:
+		return notApplied(op, fmt.Sprintf("there is a policy, of %d rules", len(rules)))
+	}
 }

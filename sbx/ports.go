@@ -1,10 +1,13 @@
 package sbx
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -130,82 +133,126 @@ func ParsePorts(out []byte) ([]Port, error) {
 	return ports, nil
 }
 
-var portSpec = regexp.MustCompile(`^(?:(?:(?:[0-9.]+|\[[0-9A-Fa-f:]+\]):)?\d{1,5}:)?\d{1,5}(?:/(?:tcp|udp)[46]?)?$`)
+var portSpec = regexp.MustCompile(`^(?:(?:([0-9.]+|\[[0-9A-Fa-f:]+\]):)?(\d{1,5}):)?(\d{1,5})(?:/((?:tcp|udp)[46]?))?$`)
 
 // Publish publishes a port and returns what became of it, one entry for each address family. spec is
 // [[HOST_IP:]HOST_PORT:]SANDBOX_PORT[/PROTO]. It starts a stopped sandbox (sbx 0.42). The error matches [ErrConflict] if
-// the host port is taken.
+// the host port is taken, [ErrNotApplied] if what was published is not what was asked for: another port, address or
+// protocol, or without an address in spec one that other machines reach.
 func (c *Client) Publish(ctx context.Context, sandbox, spec string) ([]Port, error) {
 	const op = "ports publish"
 	if err := checkNames(op, []string{sandbox}); err != nil {
 		return nil, err
 	}
-	if !portSpec.MatchString(spec) {
-		return nil, invalid(op, "port %q: want [[HOST_IP:]HOST_PORT:]SANDBOX_PORT[/PROTO]", spec)
+	if err := checkPortSpec(op, spec); err != nil {
+		return nil, err
 	}
 	res, err := c.change(ctx, op, "ports", sandbox, "--publish", spec)
 	if err != nil {
 		return nil, err
 	}
 	var ports []Port
+	var wrong []string
 	for line := range strings.Lines(clean(res.Stdout)) {
 		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "Published "); ok {
 			p, ok := parsePort(strings.ReplaceAll(rest, " -> ", "->"))
 			if !ok {
 				return nil, fmt.Errorf("sbx %s: %w", op, malformed("published port %q", tailText(rest, 80)))
 			}
+			if !p.is(spec, c.cloud) {
+				wrong = append(wrong, fmt.Sprintf("asked for %s, published was %s", spec, p))
+			}
 			ports = append(ports, p)
 		}
 	}
-	if !c.readBack {
-		return ports, nil
+	if wrong != nil || !c.readBack {
+		return ports, notApplied(op, wrong...)
 	}
 	listed, err := c.Ports(ctx, sandbox)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range ports {
-		if !containsPort(listed, p) {
-			return nil, &NotAppliedError{Op: op, Missing: []string{p.String() + " is not in the listing"}}
+		if !slices.ContainsFunc(listed, p.same) {
+			wrong = append(wrong, p.String()+" is not in the listing")
 		}
 	}
 	if len(ports) == 0 { // the wording changed: the listing decides
 		for _, p := range listed {
-			if p.is(spec) {
+			if p.is(spec, c.cloud) {
 				ports = append(ports, p)
 			}
 		}
 		if len(ports) == 0 {
-			return nil, &NotAppliedError{Op: op, Missing: []string{spec + " is not in the listing"}}
+			wrong = append(wrong, spec+" is not in the listing")
 		}
 	}
-	return ports, nil
+	return ports, notApplied(op, wrong...)
 }
 
-// is reports whether p is what a caller asked for with spec.
-func (p Port) is(spec string) bool {
-	spec, _, _ = strings.Cut(spec, "/")
-	parts := strings.Split(spec, ":")
-	if parts[len(parts)-1] != strconv.Itoa(p.SandboxPort) {
+func checkPortSpec(op, spec string) error {
+	ok := false
+	if m := portSpec.FindStringSubmatch(spec); m != nil {
+		host, _ := strconv.Atoi(m[2])
+		inner, _ := strconv.Atoi(m[3])
+		_, ipErr := netip.ParseAddr(strings.Trim(m[1], "[]"))
+		ok = portNumber(inner) && (m[2] == "" || portNumber(host)) && (m[1] == "" || ipErr == nil)
+	}
+	if !ok {
+		return invalid(op, "port %q: want [[HOST_IP:]HOST_PORT:]SANDBOX_PORT[/PROTO]", spec)
+	}
+	return nil
+}
+
+// is reports whether p is what a caller asked for with spec. Without an address in spec it has to be one of this machine's
+// alone, which sbx keeps to; hosted sandboxes publish elsewhere.
+func (p Port) is(spec string, hosted bool) bool {
+	m := portSpec.FindStringSubmatch(spec)
+	if m == nil || m[3] != strconv.Itoa(p.SandboxPort) || m[2] != "" && m[2] != strconv.Itoa(p.HostPort) {
 		return false
 	}
-	return len(parts) == 1 || parts[len(parts)-2] == strconv.Itoa(p.HostPort)
-}
-
-func containsPort(list []Port, p Port) bool {
-	for _, q := range list {
-		if q.HostIP == p.HostIP && q.HostPort == p.HostPort && q.SandboxPort == p.SandboxPort {
-			return true
-		}
+	have, err := netip.ParseAddr(p.HostIP)
+	switch {
+	case !protocolIs(p.Protocol, cmp.Or(m[4], "tcp")):
+		return false
+	case m[1] == "":
+		return hosted || err == nil && have.IsLoopback()
 	}
-	return false
+	want, wantErr := netip.ParseAddr(strings.Trim(m[1], "[]"))
+	return err == nil && wantErr == nil && have.Unmap() == want.Unmap()
 }
 
-// Unpublish takes a published port back. That it was not published is success.
+// protocolIs reports whether have is what want asks for: "tcp" is both families, "tcp4" one.
+func protocolIs(have, want string) bool {
+	return have == want || strings.TrimRight(have, "46") == want
+}
+
+// same reports whether q is p as a listing shows it: an address or protocol that p leaves out is any, and a version may have
+// narrowed the protocol to the family.
+func (p Port) same(q Port) bool {
+	if p.HostPort != q.HostPort || p.SandboxPort != q.SandboxPort {
+		return false
+	}
+	if p.Protocol != "" && !protocolIs(q.Protocol, p.Protocol) && !protocolIs(p.Protocol, q.Protocol) {
+		return false
+	}
+	if p.HostIP == "" || p.HostIP == q.HostIP {
+		return true
+	}
+	a, aErr := netip.ParseAddr(p.HostIP)
+	b, bErr := netip.ParseAddr(q.HostIP)
+	return aErr == nil && bErr == nil && a.Unmap() == b.Unmap()
+}
+
+// Unpublish takes a published port back; without HostIP or Protocol, on every address and for every protocol that has these
+// numbers. That it was not published is success. The error matches [ErrNotApplied] if it is still there.
 func (c *Client) Unpublish(ctx context.Context, sandbox string, p Port) error {
 	const op = "ports unpublish"
 	if err := checkNames(op, []string{sandbox}); err != nil {
 		return err
+	}
+	if _, err := netip.ParseAddr(p.HostIP); p.HostIP != "" && err != nil || !portNumber(p.HostPort) || !portNumber(p.SandboxPort) {
+		return invalid(op, "port %s: want a host and a sandbox port, and an IP address or none", p)
 	}
 	host := ""
 	if p.HostIP != "" {
@@ -218,21 +265,28 @@ func (c *Client) Unpublish(ctx context.Context, sandbox string, p Port) error {
 	if p.Protocol != "" {
 		spec += "/" + p.Protocol
 	}
+	if err := checkPortSpec(op, spec); err != nil {
+		return err
+	}
 	_, err := c.change(ctx, op, "ports", sandbox, "--unpublish", spec)
 	if !c.readBack {
 		return err
 	}
 	listed, listErr := c.Ports(ctx, sandbox)
-	switch {
-	case listErr != nil && err != nil:
-		return err
-	case listErr != nil:
-		return listErr
-	case containsPort(listed, p):
-		if err != nil {
-			return err
-		}
-		return &NotAppliedError{Op: op, Missing: []string{p.String() + " is still published"}}
+	if listErr != nil {
+		return errors.Join(err, listErr)
 	}
-	return nil
+	var left []string
+	for _, q := range listed {
+		if p.same(q) {
+			left = append(left, q.String()+" is still published")
+		}
+	}
+	if len(left) > 0 && err != nil {
+		return err
+	}
+	if errors.Is(err, ErrPrompt) {
+		return err
+	}
+	return notApplied(op, left...)
 }

@@ -85,7 +85,16 @@ func checkOldName(name string) error {
 	return nil
 }
 
-// Stop stops sandboxes; their disks stay. The error matches [ErrNotFound] if one does not exist.
+// state is the engine's word for the sandbox's state.
+func (s Sandbox) state() string {
+	if s.Status == StatusUnknown {
+		return fmt.Sprintf("in state %q", s.RawStatus)
+	}
+	return string(s.Status)
+}
+
+// Stop stops sandboxes; their disks stay. It reads back that all are stopped. The error matches [ErrNotFound] if one does not
+// exist.
 func (c *Client) Stop(ctx context.Context, names ...string) error {
 	const op = "stop"
 	if err := checkNames(op, names); err != nil {
@@ -102,13 +111,13 @@ func (c *Client) Stop(ctx context.Context, names ...string) error {
 		return err
 	}
 	var missing []string
-	for _, s := range all {
-		if slices.Contains(names, s.Name) && s.Status == StatusRunning {
-			missing = append(missing, fmt.Sprintf("sandbox %s still runs", s.Name))
+	for _, name := range names {
+		switch i := slices.IndexFunc(all, func(s Sandbox) bool { return s.Name == name }); {
+		case i < 0:
+			missing = append(missing, fmt.Sprintf("sandbox %s is not in the listing", name))
+		case all[i].Status != StatusStopped:
+			missing = append(missing, fmt.Sprintf("sandbox %s is still %s", name, all[i].state()))
 		}
 	}
-	if missing != nil {
-		return &NotAppliedError{Op: op, Missing: missing}
-	}
-	return nil
+	return notApplied(op, missing...)
 }

@@ -38,17 +38,21 @@ type Secret struct {
 // Global reports whether every sandbox is given the secret.
 func (s Secret) Global() bool { return s.Sandbox == "" }
 
-// ServiceSecret is a credential for a service that the engine knows, such as "github" or "anthropic".
+// ServiceSecret is a credential for a service that the engine knows, such as "github" or "anthropic". It has exactly one source:
+// Value, which the engine keeps, or Command or Ref, which the engine resolves itself when it needs the value.
 type ServiceSecret struct {
 	Service string
 	Sandbox string // "" is global: every sandbox is given it
 	Value   secrets.Value
-	NoCheck bool // skip the engine's own verification against the service
+	Command string // prints the value; the engine runs it, from 0.46 in an empty directory: absolute paths (sbx 0.42)
+	Ref     string // reference such as op://vault/item/field (sbx 0.42)
+	Refresh string // of Command and Ref: "on-demand" or a duration; "" is the engine's default
+	NoCheck bool   // skip the engine's own verification against the service
 }
 
 var serviceName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// SecretSet stores a service's credential, over one that is there, and reads back that it is listed. The value travels on
+// SecretSet stores a service's credential, over one that is there, and reads back that it is listed. A value travels on
 // standard input, as it is, without a line end. It acts on running sandboxes at once; that a *changed* value is in use
 // cannot be read back (sbx-releases#477): probe it from inside.
 func (c *Client) SecretSet(ctx context.Context, secret ServiceSecret) error {
@@ -56,22 +60,38 @@ func (c *Client) SecretSet(ctx context.Context, secret ServiceSecret) error {
 	if !serviceName.MatchString(secret.Service) {
 		return invalid(op, "service %q", secret.Service)
 	}
-	if secret.Value.IsZero() {
+	dynamic := secret.Command != "" || secret.Ref != ""
+	switch {
+	case !dynamic && secret.Value.IsZero():
 		return invalid(op, "value for service %s is empty", secret.Service)
+	case dynamic && (!secret.Value.IsZero() || secret.Command != "" && secret.Ref != ""):
+		return invalid(op, "want exactly one of a value, a command and a reference for service %s", secret.Service)
+	case !dynamic && secret.Refresh != "":
+		return invalid(op, "a value that is kept is not refreshed; give a command or a reference")
+	}
+	if err := checkHelper(op, secret.Command); err != nil {
+		return err
+	}
+	if dynamic {
+		if err := c.require(ctx, op, FeatureSecretSource); err != nil {
+			return err
+		}
 	}
 	args, err := c.secretScope(ctx, op, secret.Sandbox, []string{"secret", "set"}, []string{secret.Service})
 	if err != nil {
 		return err
 	}
+	args = append(args, sourceFlags(secret.Command, secret.Ref, secret.Refresh)...)
 	// Without --force an existing one is kept, with exit 0 (measured on 0.38).
 	args = append(args, "--force")
 	if secret.NoCheck {
 		args = append(args, "--no-verify")
 	}
-	_, err = c.call(ctx, op, c.timeouts.Change, Cmd{
-		Args: args, Stdin: stdinOf(secret.Value), Redact: []secrets.Value{secret.Value},
-	})
-	if err != nil {
+	cmd := Cmd{Args: args}
+	if !dynamic {
+		cmd.Stdin, cmd.Redact = stdinOf(secret.Value), []secrets.Value{secret.Value}
+	}
+	if _, err := c.call(ctx, op, c.timeouts.Change, cmd); err != nil {
 		return err
 	}
 	if !c.readBack {
@@ -132,8 +152,8 @@ func (c *Client) SecretSetCustom(ctx context.Context, secret CustomSecret) (plac
 	if (secret.Command == "") == (secret.Ref == "") {
 		return "", invalid(op, "want exactly one of a command and a reference")
 	}
-	if word, _, _ := strings.Cut(strings.Trim(secret.Command, ` "'`), " "); strings.ContainsAny(word, `/\`) && !rooted(word) {
-		return "", invalid(op, "command %q: want an absolute path, since the engine runs it in a folder of its own (sbx 0.46)", word)
+	if err := checkHelper(op, secret.Command); err != nil {
+		return "", err
 	}
 	// It is replaced wherever it occurs in a header: a short one would match by accident.
 	if p := strings.ReplaceAll(secret.Placeholder, "{rand}", "1234567890123456"); p != "" && (len(p) < 12 || strings.ContainsAny(p, " \t\r\n\"")) {
@@ -155,14 +175,12 @@ func (c *Client) SecretSetCustom(ctx context.Context, secret CustomSecret) (plac
 		}
 		args = append(args, "--host", host)
 	}
-	for _, flag := range []struct{ name, value string }{
-		{"--env", secret.Env}, {"--placeholder", secret.Placeholder}, {"--command", secret.Command}, {"--ref", secret.Ref},
-		{"--refresh", secret.Refresh},
-	} {
+	for _, flag := range []struct{ name, value string }{{"--env", secret.Env}, {"--placeholder", secret.Placeholder}} {
 		if flag.value != "" {
 			args = append(args, flag.name+"="+flag.value)
 		}
 	}
+	args = append(args, sourceFlags(secret.Command, secret.Ref, secret.Refresh)...)
 	if secret.NoCheck {
 		args = append(args, "--no-verify")
 	}
@@ -248,10 +266,7 @@ func (c *Client) VerifySecrets(ctx context.Context, want ...Secret) error {
 			missing = append(missing, fmt.Sprintf("%s secret %s (%s) is not in the listing", w.Type, w.label(), scopeText(w.Sandbox)))
 		}
 	}
-	if missing != nil {
-		return &NotAppliedError{Op: "secret ls", Missing: missing}
-	}
-	return nil
+	return notApplied("secret ls", missing...)
 }
 
 func (s Secret) label() string {
@@ -432,6 +447,9 @@ func parseSecretsJSON(out []byte, add func(Secret, string) error, list *[]Secret
 // the secret: type, scope and name, or for a custom one its scope and placeholder. That it was gone before is success.
 func (c *Client) SecretRemove(ctx context.Context, s Secret) error {
 	const op = "secret rm"
+	if s.Type == "" {
+		s.Type = SecretService
+	}
 	var verb, rest []string
 	switch {
 	case s.Type == SecretCustom:
@@ -477,15 +495,20 @@ func (c *Client) SecretRemove(ctx context.Context, s Secret) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(listed, s.listedAs) {
-		return &NotAppliedError{Op: op, Missing: []string{fmt.Sprintf("%s secret %s (%s) is still there", s.Type, s.label(), scopeText(s.Sandbox))}}
+	key := Secret{Type: s.Type, Sandbox: s.Sandbox, Name: s.Name}
+	if s.Type == SecretCustom { // whatever else s says of it
+		key = Secret{Type: s.Type, Sandbox: s.Sandbox, Placeholder: s.Placeholder}
+	}
+	if slices.ContainsFunc(listed, key.listedAs) {
+		return notApplied(op, fmt.Sprintf("%s secret %s (%s) is still there", s.Type, s.label(), scopeText(s.Sandbox)))
 	}
 	return nil
 }
 
-// SecretImport stores credentials that the host's environment of the *engine's command* holds, as global secrets. Since a
-// Client passes no credential on in the environment, it finds something only with [WithAddedEnv]. A global secret is given
-// to every sandbox. DryRun reports without storing.
+// SecretImport stores credentials that the host's environment of the *engine's command* holds, as global secrets, over those
+// that are there. Since a Client passes no credential on in the environment, it finds something only with [WithAddedEnv]. A
+// global secret is given to every sandbox. service "" is all that are found. With dryRun nothing is stored. message is what the
+// engine says of it. The error matches [ErrNotApplied] if nothing was found, or if the service named is not listed afterwards.
 func (c *Client) SecretImport(ctx context.Context, service string, dryRun bool) (message string, err error) {
 	const op = "secret import"
 	args := []string{"secret", "import"}
@@ -506,7 +529,41 @@ func (c *Client) SecretImport(ctx context.Context, service string, dryRun bool) 
 	if err != nil {
 		return "", err
 	}
-	return tailText(c.text(res), maxErrorText), nil
+	message = tailText(c.text(res), maxErrorText)
+	switch {
+	case dryRun || !c.readBack:
+		return message, nil
+	case strings.Contains(message, "No credential env vars detected"): // exit 0 (measured on 0.47)
+		return message, notApplied(op, "the engine's command found no credential in its environment")
+	case service != "":
+		return message, c.VerifySecrets(ctx, Secret{Type: SecretService, Name: service})
+	}
+	listed, err := c.SecretList(ctx)
+	if err != nil {
+		return message, err
+	}
+	if !slices.ContainsFunc(listed, func(s Secret) bool { return s.Type == SecretService && s.Global() }) {
+		return message, notApplied(op, "no global secret is in the listing")
+	}
+	return message, nil
+}
+
+// checkHelper refuses a helper command that the engine would look for in another folder than the caller.
+func checkHelper(op, command string) error {
+	if word, _, _ := strings.Cut(strings.Trim(command, ` "'`), " "); strings.ContainsAny(word, `/\`) && !rooted(word) {
+		return invalid(op, "command %q: want an absolute path, since the engine runs it in a folder of its own (sbx 0.46)", word)
+	}
+	return nil
+}
+
+// sourceFlags says where the engine is to get a value from.
+func sourceFlags(command, ref, refresh string) (flags []string) {
+	for _, flag := range []struct{ name, value string }{{"--command", command}, {"--ref", ref}, {"--refresh", refresh}} {
+		if flag.value != "" {
+			flags = append(flags, flag.name+"="+flag.value)
+		}
+	}
+	return flags
 }
 
 // rooted reports whether path is absolute on any platform.

@@ -2,7 +2,10 @@ package sbx
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"math/big"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -18,6 +21,26 @@ type Setting struct {
 	EnvVar          string `json:"env_var,omitempty"`
 	Description     string `json:"description,omitempty"`
 	RequiresRestart bool   `json:"requires_restart,omitempty"`
+
+	raw json.RawMessage // Value as the engine wrote it
+}
+
+// UnmarshalJSON reads the engine's record.
+func (s *Setting) UnmarshalJSON(b []byte) error {
+	type plain Setting
+	var doc struct {
+		plain
+		Value json.RawMessage `json:"value"`
+	}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		return err
+	}
+	*s = Setting(doc.plain)
+	s.raw = doc.Value
+	if len(doc.Value) == 0 {
+		return nil
+	}
+	return json.Unmarshal(doc.Value, &s.Value)
 }
 
 var settingKey = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,127}$`)
@@ -126,32 +149,68 @@ func settingValue(typ, text string) any {
 	return text
 }
 
-// SetSetting changes a setting and reads it back. It acts within seconds, or after a daemon restart, as the returned
-// record says.
+// SetSetting changes a setting and reads it back. value is in the form of the setting's type: true or false, a number, text, or
+// JSON. It acts within seconds, or after a daemon restart, as the returned record says.
 func (c *Client) SetSetting(ctx context.Context, key, value string) (Setting, error) {
 	const op = "settings set"
-	if !settingKey.MatchString(key) || strings.HasPrefix(value, "-") {
+	if !settingKey.MatchString(key) || value == "" || strings.ContainsRune(value, 0) {
 		return Setting{}, invalid(op, "key %q, value %q", key, value)
 	}
-	if _, err := c.change(ctx, op, "settings", "set", key, value); err != nil {
+	args := []string{"settings", "set", key, value}
+	if strings.HasPrefix(value, "-") {
+		args = []string{"settings", "set", "--", key, value}
+	}
+	if _, err := c.change(ctx, op, args...); err != nil {
 		return Setting{}, err
 	}
 	s, err := c.Setting(ctx, key)
-	if err != nil {
-		return Setting{}, err
+	if err != nil || !c.readBack || s.holds(value) {
+		return s, err
 	}
-	if got := fmt.Sprint(s.Value); c.readBack && got != value {
-		return s, &NotAppliedError{Op: op, Missing: []string{fmt.Sprintf("%s is %s (source %s)", key, got, s.Source)}}
-	}
-	return s, nil
+	return s, notApplied(op, fmt.Sprintf("%s is %s (source %s)", key, s.raw, s.Source))
 }
 
-// UnsetSetting takes a setting back to its default.
+// holds reports whether the setting has the value that text stands for.
+func (s Setting) holds(text string) bool {
+	switch v := s.Value.(type) {
+	case nil:
+		return false
+	case string:
+		return v == text
+	case bool:
+		want, err := strconv.ParseBool(text)
+		return err == nil && v == want
+	case float64:
+		// Not as float64: a number of many digits is not the one next to it.
+		have, haveOK := number(string(s.raw))
+		want, wantOK := number(text)
+		return haveOK && wantOK && have.Cmp(want) == 0
+	}
+	var want any
+	return json.Unmarshal([]byte(text), &want) == nil && reflect.DeepEqual(s.Value, want)
+}
+
+var numberForm = regexp.MustCompile(`^[+-]?\d{1,40}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,3})?$`)
+
+func number(text string) (*big.Rat, bool) {
+	if !numberForm.MatchString(text) {
+		return nil, false
+	}
+	return new(big.Rat).SetString(text)
+}
+
+// UnsetSetting takes a setting back to its default, and reads back that it has it.
 func (c *Client) UnsetSetting(ctx context.Context, key string) error {
 	const op = "settings unset"
 	if !settingKey.MatchString(key) {
 		return invalid(op, "key %q", key)
 	}
-	_, err := c.change(ctx, op, "settings", "unset", key)
-	return err
+	if _, err := c.change(ctx, op, "settings", "unset", key); err != nil || !c.readBack {
+		return err
+	}
+	s, err := c.Setting(ctx, key)
+	if err != nil || s.Source == "default" || s.Default != nil && reflect.DeepEqual(s.Value, s.Default) {
+		return err
+	}
+	return notApplied(op, fmt.Sprintf("%s is %s (source %s)", key, s.raw, s.Source))
 }

@@ -78,6 +78,9 @@ func TestEveryVersion(t *testing.T) {
 				t.Errorf("local options on sbx: %v", err)
 			}
 
+			_, err = c.Run(ctx, spec) // nothing shows of which size it is
+			wantKinds(t, err, sbx.ErrNotApplied)
+			spec.CPUs, spec.MemoryMiB = 0, 0
 			_, err = c.Run(ctx, spec)
 			ok(t, err)
 			ok(t, c.KeepAlive(ctx, "box-a"))
