@@ -158,8 +158,8 @@ func New(path string, opts ...Option) *Client {
 }
 
 // Unverified returns a Client over the same engine whose changes are not read back. It is for callers that make several
-// changes and then check them with one read each: [Client.VerifyCreated], [Client.VerifyRules], [Client.VerifySecrets],
-// [Client.VerifyRemoved]. A change that nobody reads back is not known to have happened.
+// changes and then check them with one read each: [Client.VerifyCreated], [Client.VerifyDenied], [Client.VerifyEnv],
+// [Client.VerifyRules], [Client.VerifySecrets], [Client.VerifyRemoved]. A change that nobody reads back is not known to have happened.
 func (c *Client) Unverified() *Client {
 	u := *c
 	u.readBack = false

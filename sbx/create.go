@@ -42,7 +42,8 @@ type CreateSpec struct {
 	Local       LocalOptions
 }
 
-// Create makes a sandbox and reads back what [Client.VerifyCreated] can see of spec. A create that is cut off may still have
+// Create makes a sandbox and reads back what can be seen of it: see [Client.VerifyCreated], [Client.VerifyDenied] and
+// [Client.VerifyEnv]. A create that is cut off may still have
 // made it: register the removal before the call. The error matches [ErrExists] if the name is taken, [ErrUnsupported] before
 // anything runs if the engine cannot do what spec asks, [ErrInvalid] for a spec that no engine takes, [ErrNotApplied] if the
 // sandbox is there and not as asked.
@@ -106,6 +107,12 @@ func (c *Client) make(ctx context.Context, op string, spec CreateSpec, verb ...s
 	}
 	made, err := c.VerifyCreated(ctx, spec)
 	if err != nil {
+		return Sandbox{}, err
+	}
+	if err := c.VerifyDenied(ctx, spec); err != nil {
+		return Sandbox{}, err
+	}
+	if err := c.VerifyEnv(ctx, spec); err != nil {
 		return Sandbox{}, err
 	}
 	return made[0], nil
@@ -297,10 +304,10 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// VerifyCreated checks that every sandbox of specs is there as asked: agent, workspaces and no others, and published ports by
-// one reading of the listing; denied hosts by one of the rules, if there are any; environment by one look into each sandbox
-// that has some. Sizes, template, kits, clone mode and which workspaces are read-only are shown nowhere. The result is in the
-// order of specs. The error matches [ErrNotApplied] if something is not as asked, and says what.
+// VerifyCreated reads the listing once and checks that every sandbox of specs is there as asked: agent, workspaces and no others,
+// published ports. Denied hosts are for [Client.VerifyDenied], variables for [Client.VerifyEnv]; sizes, template, kits, clone mode
+// and which workspaces are read-only are shown nowhere. The result is in the order of specs. The error matches [ErrNotApplied]
+// if something is not as asked, and says what.
 func (c *Client) VerifyCreated(ctx context.Context, specs ...CreateSpec) ([]Sandbox, error) {
 	const op = "create"
 	all, err := c.List(ctx)
@@ -317,17 +324,6 @@ func (c *Client) VerifyCreated(ctx context.Context, specs ...CreateSpec) ([]Sand
 		}
 		made = append(made, all[i])
 		missing = append(missing, c.differs(spec, all[i])...)
-	}
-	if missing == nil { // one that is not there has neither rules nor environment
-		open, err := c.notDenied(ctx, op, specs)
-		if err != nil {
-			return nil, err
-		}
-		unset, err := c.notSet(ctx, op, specs)
-		if err != nil {
-			return nil, err
-		}
-		missing = append(open, unset...)
 	}
 	if err := notApplied(op, missing...); err != nil {
 		return nil, err
@@ -367,19 +363,21 @@ func (c *Client) differs(spec CreateSpec, s Sandbox) (missing []string) {
 	return missing
 }
 
-// notDenied names the hosts that specs deny and that nothing denies. A version that keeps such rules out of its listing has
-// to say so when it is asked about the host.
-func (c *Client) notDenied(ctx context.Context, op string, specs []CreateSpec) (missing []string, err error) {
-	var listed []Rule
-	read := false
+// VerifyDenied reads the rules once, if specs deny any hosts, and checks that each sandbox has a rule that denies each of its
+// hosts. A version that keeps such rules out of its listing has to say so when it is asked about the host. The error matches
+// [ErrNotApplied].
+func (c *Client) VerifyDenied(ctx context.Context, specs ...CreateSpec) error {
+	const op = "create"
+	if !slices.ContainsFunc(specs, func(s CreateSpec) bool { return len(s.DenyNetwork) > 0 }) {
+		return nil
+	}
+	listed, err := c.PolicyList(ctx, "")
+	if err != nil {
+		return err
+	}
+	var missing []string
 	for _, spec := range specs {
 		for _, host := range spec.DenyNetwork {
-			if !read {
-				if listed, err = c.PolicyList(ctx, ""); err != nil {
-					return nil, err
-				}
-				read = true
-			}
 			if slices.ContainsFunc(listed, func(r Rule) bool { return r.shows(PolicyRule{Sandbox: spec.Name, Decision: Deny}, host) }) {
 				continue
 			}
@@ -387,7 +385,7 @@ func (c *Client) notDenied(ctx context.Context, op string, specs []CreateSpec) (
 			if !strings.ContainsAny(host, "*?[/") {
 				verdict, err := c.PolicyCheck(ctx, spec.Name, host)
 				if err != nil {
-					return nil, err
+					return err
 				}
 				denied = !verdict.Allowed && verdict.Explicit
 			}
@@ -396,14 +394,17 @@ func (c *Client) notDenied(ctx context.Context, op string, specs []CreateSpec) (
 			}
 		}
 	}
-	return missing, nil
+	return notApplied(op, missing...)
 }
 
 // guestEnv prints the names of those NAME=value arguments that its environment has not, or has with another value.
 const guestEnv = `for a do n=${a%%=*}; eval "have=\${$n+x\$$n}"; [ "$have" = "x${a#*=}" ] || echo "$n"; done`
 
-// notSet names the variables of specs that a command in the sandbox does not see.
-func (c *Client) notSet(ctx context.Context, op string, specs []CreateSpec) (missing []string, err error) {
+// VerifyEnv looks once into each sandbox of specs that is to have variables in its environment, and checks that a command sees
+// them. The error matches [ErrNotApplied].
+func (c *Client) VerifyEnv(ctx context.Context, specs ...CreateSpec) error {
+	const op = "create"
+	var missing []string
 	for _, spec := range specs {
 		if len(spec.Env) == 0 {
 			continue
@@ -414,14 +415,14 @@ func (c *Client) notSet(ctx context.Context, op string, specs []CreateSpec) (mis
 		}
 		res, err := c.Exec(ctx, spec.Name, ExecSpec{Argv: argv, Dir: "/", Timeout: verifyTimeout})
 		if err != nil {
-			return nil, fmt.Errorf("sbx %s: look at the environment: %w", op, err)
+			return fmt.Errorf("sbx %s: look at the environment: %w", op, err)
 		}
 		if res.Code != 0 {
-			return nil, execProblem(op, "look at the environment", res)
+			return execProblem(op, "look at the environment", res)
 		}
 		for name := range strings.FieldsSeq(string(res.Stdout)) {
 			missing = append(missing, fmt.Sprintf("sandbox %s has another %s in its environment, or none", spec.Name, tailText(name, 80)))
 		}
 	}
-	return missing, nil
+	return notApplied(op, missing...)
 }

@@ -20,7 +20,8 @@
 //
 // Exit 0 is no proof. Every change is looked for afterwards with one read, and a change that is not there is a
 // [*NotAppliedError]. A caller that makes several changes takes [Client.Unverified] for them, and then checks all with one
-// read each: [Client.VerifyCreated], [Client.VerifyRules], [Client.VerifySecrets], [Client.VerifyRemoved].
+// read each: [Client.VerifyCreated], [Client.VerifyDenied], [Client.VerifyEnv], [Client.VerifyRules], [Client.VerifySecrets],
+// [Client.VerifyRemoved].
 //
 // # Running commands in a sandbox
 //
