@@ -535,7 +535,7 @@ func TestFieldReports(t *testing.T) {
 		_, err := c.Create(t.Context(), sbx.CreateSpec{Name: "box"})
 		wantKinds(t, err, sbx.ErrNameLeaked, sbx.ErrExists)
 		ok(t, c.Remove(t.Context(), "box")) // not found is gone
-		if n := len(e.calls()); n > 5 { // an empty listing is asked about once more
+		if n := len(e.calls()); n > 5 {     // an empty listing is asked about once more
 			t.Errorf("%d calls", n)
 		}
 	})
