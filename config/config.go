@@ -63,7 +63,7 @@ type Agent struct {
 	Model    string         `yaml:"model" json:"model"`       // model that the agent asks for; empty is its own choice
 	Mounts   []Mount        `yaml:"mounts" json:"mounts"`     // host folders that the agent sandbox sees at the same path: a list of {path, readOnly}
 	Token    secrets.Source `yaml:"token" json:"token"`       // where the model credential comes from: one of {env}, {file} (mode 0600) or {command} (a list); by default the provider's usual variable
-	Strategy string         `yaml:"strategy" json:"strategy"` // auto, service or custom
+	Strategy string         `yaml:"strategy" json:"strategy"` // auto, service, custom, or plain-env, which puts the credential itself into the sandbox
 }
 
 // ModelProvider is whose credential the agent needs. The error matches [policy.ErrRole].
@@ -236,7 +236,7 @@ func (c Config) Validate() error {
 		}
 		bad(key, "%v", err)
 	}
-	oneOf("agent.strategy", c.Agent.Strategy, "auto", "service", "custom")
+	oneOf("agent.strategy", c.Agent.Strategy, "auto", "service", "custom", "plain-env")
 	oneOf("github.strategy", c.GitHub.Strategy, "auto", "service")
 	oneOf("verifyIn", c.VerifyIn, "delivered", "workspace")
 	oneOf("network.rules", c.Network.Rules, "auto", "paths", "hosts")

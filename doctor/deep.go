@@ -211,7 +211,7 @@ func (s *scratch) up(ctx context.Context, run pair.RunID) (calls int, err error)
 func (s *scratch) proof(ctx context.Context) []Check {
 	s.say("asking from inside both sandboxes")
 	check := s.plan.Agent.Secret.Check
-	proof, err := provision.Prove(ctx, s.pair, s.plan, s.creds.Agent, s.creds.GitHub)
+	proof, err := provision.Prove(ctx, s.pair, s.plan, s.creds, true)
 	if len(proof.Probes) == 0 {
 		split, login := undecided(err), undecided(err)
 		split.ID, login.ID = "split", "agent.login"

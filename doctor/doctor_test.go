@@ -227,7 +227,7 @@ func TestLeftoversAndFixes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := os.WriteFile(p.CredentialFile(), []byte("x"), 0o600); err != nil {
+		if err := os.WriteFile(p.CredentialFile(pair.RoleAgent), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -420,9 +420,10 @@ func (e *examination) leftovers(ctx context.Context, engine sbx.Engine, usable b
 		}
 		var files []string
 		for _, l := range leases {
-			file := filepath.Join(e.Store.Dir(l.Run), "credential") // see [pair.Pair.CredentialFile]
-			if _, err := os.Lstat(file); err == nil && (l.State == pair.Closed || l.Orphaned()) {
-				files = append(files, file)
+			for _, file := range e.Store.CredentialFiles(l.Run) {
+				if _, err := os.Lstat(file); err == nil && (l.State == pair.Closed || l.Orphaned()) {
+					files = append(files, file)
+				}
 			}
 		}
 		if len(files) == 0 {

@@ -73,11 +73,13 @@ type Probe struct {
 	Want   string `json:"want"`
 	Got    string `json:"got"`
 	Passed bool   `json:"passed"`
+	Detail string `json:"detail,omitempty"` // what else the answer tells
 }
 
 // Proof is the evidence that the pair's credentials and policies are split as planned.
 type Proof struct {
-	Probes []Probe `json:"probes"`
+	Probes []Probe  `json:"probes"`
+	Notes  []string `json:"notes,omitempty"` // what a person should know, such as a token that ends soon
 }
 
 // AgentActed is one thing that the agent did: a turn, a tool call, a message.

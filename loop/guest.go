@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sbxpair/sbxpair/guest"
@@ -22,11 +23,12 @@ const (
 // this is that machine.
 type machine struct {
 	box    *pair.Sandbox
+	launch []string // before every command line
 	redact []secrets.Value
 }
 
 func (m machine) Run(ctx context.Context, c guest.Command) (int, error) {
-	spec := sbx.ExecSpec{Argv: c.Argv, User: c.User, Dir: c.Dir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Redact: m.redact, KillTree: true}
+	spec := sbx.ExecSpec{Argv: append(slices.Clone(m.launch), c.Argv...), User: c.User, Dir: c.Dir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Redact: m.redact, KillTree: true}
 	for _, entry := range c.Env {
 		name, value, _ := strings.Cut(entry, "=")
 		spec.Env = append(spec.Env, sbx.EnvVar{Name: name, Value: value})
@@ -37,7 +39,7 @@ func (m machine) Run(ctx context.Context, c guest.Command) (int, error) {
 
 // guest is the agent sandbox.
 func (r *run) guest() guest.Runner {
-	return machine{r.pair.Agent, []secrets.Value{r.agentToken, r.githubToken}}
+	return machine{r.pair.Agent, r.plan.Agent.Launch(), []secrets.Value{r.agentToken, r.githubToken}}
 }
 
 // lost returns an error that matches [pair.ErrLost] if the engine no longer runs the agent sandbox.

@@ -24,8 +24,11 @@ func (r *run) takeProof(ctx context.Context) (events.Proof, error) {
 	if err != nil {
 		return events.Proof{}, err
 	}
-	proof, err := provision.Prove(ctx, r.pair, plan, r.agentToken, r.githubToken)
+	proof, err := provision.Prove(ctx, r.pair, plan, provision.Credentials{Agent: r.agentToken, GitHub: r.githubToken}, r.proofs == 0)
 	r.log.Emit(proof)
+	for _, note := range proof.Notes {
+		r.log.Emit(events.Noted{Text: note})
+	}
 	r.proofs++
 	return proof, err
 }

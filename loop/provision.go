@@ -49,6 +49,9 @@ func (r *run) makePlan(ctx context.Context, dir string) error {
 		Workspace: sbx.Workspace{Path: dir}, Empty: filepath.Join(r.req.Store.Dir(r.id), "empty"),
 	}.WithConfig(r.req.Config, version)
 	r.plan, err = provision.New(in)
+	if err == nil {
+		r.result.Strategies = map[pair.Role]provision.Strategy{pair.RoleAgent: r.plan.Agent.Secret.Strategy, pair.RoleGitHub: r.plan.GitHub.Secret.Strategy}
+	}
 	return err
 }
 

@@ -77,8 +77,10 @@ type Result struct {
 	Reviewed  *events.Reviewed  `json:"reviewed,omitempty"` // of the last attempt
 	EndState  *events.EndState  `json:"end_state,omitempty"`
 	Blocked   []events.Blocked  `json:"blocked,omitempty"`
-	Phases    []PhaseTime       `json:"phases"`
-	Took      time.Duration     `json:"took_ns"`
+	// Strategies says how each role's credential reached its hosts.
+	Strategies map[pair.Role]provision.Strategy `json:"strategies,omitempty"`
+	Phases     []PhaseTime                      `json:"phases"`
+	Took       time.Duration                    `json:"took_ns"`
 	// Work is a git bundle of what the agent left, if it was not delivered.
 	Work string `json:"work,omitempty"`
 	Kept bool   `json:"kept,omitempty"`

@@ -97,14 +97,36 @@ func attach(engine Engine, store *Store, run RunID) *Pair {
 }
 
 func (p *Pair) removeCredential() error {
-	if err := os.Remove(p.CredentialFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	var errs []error
+	for _, path := range p.store.CredentialFiles(p.Run) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// CredentialFile is where the value of a custom secret stands for the engine to read, 0600, while the pair lives.
-func (p *Pair) CredentialFile() string { return filepath.Join(p.store.Dir(p.Run), "credential") }
+// CredentialFile is where the value of a role's custom secret stands for the engine to read, 0600, while the pair lives.
+func (p *Pair) CredentialFile(role Role) string {
+	return p.store.credentialFile(p.Run, role)
+}
+
+func (s *Store) credentialFile(run RunID, role Role) string {
+	return filepath.Join(s.Dir(run), "credential-"+string(role))
+}
+
+// NewCredential is what a credential file's name ends with while it is written.
+const NewCredential = ".new"
+
+// CredentialFiles are all files that may hold a credential of the run, whether they are there or not.
+func (s *Store) CredentialFiles(run RunID) []string {
+	var list []string
+	for _, role := range []Role{RoleAgent, RoleGitHub} {
+		path := s.credentialFile(run, role)
+		list = append(list, path, path+NewCredential)
+	}
+	return list
+}
 
 // Released says what a release removed.
 type Released struct{ Removed []string }

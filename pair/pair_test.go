@@ -147,7 +147,7 @@ func TestReleaseRemovesAndClosesAfterCancellation(t *testing.T) {
 	if l, err := store.Load(run); err != nil || l.State != pair.Open || len(l.Sandboxes) != 2 {
 		t.Fatalf("before anything exists the lease is %+v, %v", l, err)
 	}
-	if err := os.WriteFile(p.CredentialFile(), []byte("x"), 0o600); err != nil {
+	if err := os.WriteFile(p.CredentialFile(pair.RoleAgent), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -162,7 +162,7 @@ func TestReleaseRemovesAndClosesAfterCancellation(t *testing.T) {
 	if !slices.Equal(e.boxes, []string{"somebody-elses"}) || len(e.secrets) != 1 || len(e.rules) != 2 {
 		t.Errorf("left in the engine: %v, %v, %v", e.boxes, e.secrets, e.rules)
 	}
-	if _, err := os.Stat(p.CredentialFile()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(p.CredentialFile(pair.RoleAgent)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the credential file is still there: %v", err)
 	}
 }
@@ -223,7 +223,7 @@ func TestFieldReports(t *testing.T) {
 		if other, _ := pair.FindLeftovers(t.Context(), &engine{}, store, pair.EngineRef{Kind: "sbx-local"}); len(other) != 0 {
 			t.Errorf("another engine's leases were taken up: %+v", other)
 		}
-		credential := pair.Attach(e, store, lease(orphan, dead())).CredentialFile()
+		credential := pair.Attach(e, store, lease(orphan, dead())).CredentialFile(pair.RoleAgent)
 		if err := os.WriteFile(credential, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}

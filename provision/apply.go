@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -60,7 +58,11 @@ func (p Plan) Calls() [][]string {
 		for _, r := range policyRules(s) {
 			give = append(give, fmt.Sprintf("policy %s %s", r.Decision, s.Role))
 		}
-		give = append(give, "secret set "+string(s.Role))
+		if s.Secret.Strategy == PlainEnv {
+			give = append(give, "exec "+string(s.Role))
+		} else {
+			give = append(give, "secret set "+string(s.Role))
+		}
 	}
 	return [][]string{first, create, give, {"ls", "policy ls", "secret ls"}}
 }
@@ -73,6 +75,8 @@ type apply struct {
 	mu    sync.Mutex
 	calls []events.EngineCall
 	notes []string // written while nothing else of apply runs
+
+	shadowed []string // global services that a worthless secret of each sandbox takes the place of
 }
 
 // call makes one engine call and notes it.
@@ -92,7 +96,7 @@ func (a *apply) call(op string, do func() error) error {
 }
 
 func (a *apply) do(ctx context.Context, creds Credentials) error {
-	first := []func(context.Context) error{a.refuseGlobals}
+	first := []func(context.Context) error{a.globals}
 	if a.plan.Engine.PolicyUnset {
 		first = append(first, a.initPolicy)
 	}
@@ -135,37 +139,6 @@ func both(ctx context.Context, steps ...func(context.Context) error) error {
 		}
 	}
 	return first
-}
-
-// refuseGlobals refuses to go on beside a global secret that the engine would put into a sandbox of ours where a
-// scoped one of ours does not stand in its place.
-func (a *apply) refuseGlobals(ctx context.Context) error {
-	var listed []sbx.Secret
-	err := a.call("secret ls", func() (err error) { listed, err = a.engine.SecretList(ctx); return err })
-	if err != nil {
-		return err
-	}
-	for _, s := range listed {
-		if !s.Global() || s.Type == sbx.SecretRegistry { // a registry's is for pulling images, on the host
-			continue
-		}
-		for _, spec := range a.plan.Specs() {
-			shadowed := spec.Secret.Strategy == Service && s.Type == sbx.SecretService && s.Name == spec.Secret.Service
-			if !shadowed {
-				return fmt.Errorf("%w: the engine has a global secret (%s), which it would offer to the %s sandbox too; remove it, or scope it to the sandboxes that need it",
-					ErrRefused, label(s), spec.Role)
-			}
-		}
-	}
-	return nil
-}
-
-// label names a secret for people.
-func label(s sbx.Secret) string {
-	if s.Type == sbx.SecretService {
-		return "service " + s.Name
-	}
-	return "custom " + s.Env
 }
 
 func (a *apply) spec(s Spec) sbx.CreateSpec {
@@ -234,30 +207,6 @@ func policyRules(s Spec) []sbx.PolicyRule {
 	return out
 }
 
-func (a *apply) secret(ctx context.Context, s Spec, value secrets.Value) error {
-	err := a.call("secret set "+string(s.Role), func() error {
-		if s.Secret.Strategy == Service {
-			return a.engine.SecretSet(ctx, sbx.ServiceSecret{Service: s.Secret.Service, Sandbox: s.Name, Value: value})
-		}
-		path := a.pair.CredentialFile()
-		if strings.ContainsAny(path, "'\\\n") {
-			return fmt.Errorf("%w: the state folder's path holds a quote, a backslash or a line end, which a command line of the engine cannot carry: %s", ErrRefused, path)
-		}
-		if err := writePrivate(path, value); err != nil {
-			return err
-		}
-		_, err := a.engine.SecretSetCustom(ctx, sbx.CustomSecret{
-			Sandbox: s.Name, Env: s.Secret.Env, Placeholder: s.Secret.Placeholder, Hosts: s.Secret.Hosts,
-			Command: "/bin/cat '" + path + "'",
-		})
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("secret of the %s sandbox: %w", s.Role, err)
-	}
-	return nil
-}
-
 // readBack checks with one read of each kind that everything took effect: exit 0 is no proof.
 func (a *apply) readBack(ctx context.Context) error {
 	var rules []sbx.PolicyRule
@@ -266,11 +215,7 @@ func (a *apply) readBack(ctx context.Context) error {
 	for _, s := range a.plan.Specs() {
 		specs = append(specs, a.spec(s))
 		rules = append(rules, policyRules(s)...)
-		if s.Secret.Strategy == Service {
-			want = append(want, sbx.Secret{Type: sbx.SecretService, Sandbox: s.Name, Name: s.Secret.Service})
-		} else {
-			want = append(want, sbx.Secret{Type: sbx.SecretCustom, Sandbox: s.Name, Env: s.Secret.Env, Placeholder: s.Secret.Placeholder, Hosts: s.Secret.Hosts})
-		}
+		want = append(want, s.listedSecrets(a.shadowed)...)
 	}
 	return both(ctx,
 		func(ctx context.Context) error {
@@ -283,17 +228,4 @@ func (a *apply) readBack(ctx context.Context) error {
 			return a.call("secret ls", func() error { return a.engine.VerifySecrets(ctx, want...) })
 		},
 	)
-}
-
-// writePrivate puts a credential into a file that only its owner may read and that did not exist before.
-func writePrivate(path string, value secrets.Value) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("write credential file: %w", err)
-	}
-	_, err = file.WriteString(value.Reveal())
-	if err := errors.Join(err, file.Close()); err != nil {
-		return fmt.Errorf("write credential file: %w", err)
-	}
-	return nil
 }

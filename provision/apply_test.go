@@ -180,19 +180,56 @@ func TestApplyOnEveryVersion(t *testing.T) {
 	}
 }
 
-// A global secret that the engine would offer to both sandboxes is refused by name; a global github one is shadowed by
-// the pair's own.
+// A global service secret is kept out of both sandboxes by scoped ones in its place; a custom one is refused by name, and
+// so is any where the agent sends a value of its own. The user's own secret stays as it was.
 func TestGlobalSecrets(t *testing.T) {
-	for service, refused := range map[string]bool{"anthropic": true, "github": false} {
-		t.Run(service, func(t *testing.T) {
-			b := newBench(t, "0.47", nil)
-			if err := b.engine.SecretSet(t.Context(), sbx.ServiceSecret{Service: service, Value: secrets.New("some-global-value")}); err != nil {
+	set := func(service string) func(*bench) error {
+		return func(b *bench) error {
+			return b.engine.SecretSet(b.t.Context(), sbx.ServiceSecret{Service: service, Value: secrets.New("some-global-value")})
+		}
+	}
+	for _, tt := range []struct {
+		name     string
+		make     func(*bench) error
+		strategy provision.Strategy
+		refused  string
+		kept     map[string][]string // services of ours, by role
+	}{
+		{name: "github", make: set("github"), kept: map[string][]string{"agent": {"github"}, "github": {"github"}}},
+		{name: "another service", make: set("anthropic"), kept: map[string][]string{"agent": {"anthropic", "github"}, "github": {"anthropic", "github"}}},
+		{name: "github, and the agent's is a custom one", make: set("github"), strategy: provision.Custom, kept: map[string][]string{"agent": {"github"}, "github": {"github"}}},
+		{name: "the agent holds its value itself", make: set("github"), strategy: provision.PlainEnv, refused: "service github"},
+		{name: "custom", refused: "custom DEMO_KEY", make: func(b *bench) error {
+			_, err := b.engine.SecretSetCustom(b.t.Context(), sbx.CustomSecret{Env: "DEMO_KEY", Placeholder: "demo-placeholder-1", Hosts: []string{"api.example.com"}, Command: "/bin/echo x"})
+			return err
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, "0.47", func(in *provision.Input) { in.AgentStrategy = tt.strategy })
+			b.t = t
+			if err := tt.make(b); err != nil {
 				t.Fatal(err)
 			}
 			p := b.acquire()
 			_, err := provision.Apply(t.Context(), b.engine.Unverified(), p, b.plan, creds)
-			if errors.Is(err, provision.ErrRefused) != refused || refused && !strings.Contains(err.Error(), service) {
-				t.Errorf("Apply beside a global %s secret: %v", service, err)
+			if errors.Is(err, provision.ErrRefused) != (tt.refused != "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
+				t.Errorf("Apply beside it: %v, want refused with %q", err, tt.refused)
+			}
+			list, err := b.engine.SecretList(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept := map[string][]string{}
+			for _, s := range list {
+				if _, role, ours := pair.ParseName(s.Sandbox); ours && s.Type == sbx.SecretService {
+					kept[string(role)] = append(kept[string(role)], s.Name)
+				}
+			}
+			for role, want := range tt.kept {
+				if got := slices.Sorted(slices.Values(kept[role])); !slices.Equal(got, want) {
+					t.Errorf("services of the %s sandbox: %v, want %v", role, got, want)
+				}
 			}
 			if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
 				t.Fatal(err)

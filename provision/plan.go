@@ -26,6 +26,9 @@ const (
 	// Custom is a secret with a placeholder of our own, bound to hosts that we name. The value comes from a 0600
 	// file that the engine reads by a command (sbx 0.42): earlier versions take it on argv only.
 	Custom Strategy = "custom"
+	// PlainEnv puts the value itself into a file of the sandbox, and with it into the environment of what is started
+	// there. Everything that runs inside can read it. It is chosen by configuration only, never instead of another.
+	PlainEnv Strategy = "plain-env"
 )
 
 // Rule is one network rule of a plan.
@@ -65,8 +68,27 @@ func (b Binding) RequestHeader() string {
 	return b.Header + ": " + b.Placeholder
 }
 
-// Environment is what a process in the sandbox needs to find its credential's placeholder, as NAME=value.
-func (s Spec) Environment() []string { return []string{s.Secret.Env + "=" + s.Secret.Placeholder} }
+// Environment is what a process in the sandbox needs to find its credential's placeholder, as NAME=value. Under
+// [PlainEnv] it holds nothing: the value comes by [Spec.Launch].
+func (s Spec) Environment() []string {
+	if s.Secret.Strategy == PlainEnv {
+		return nil
+	}
+	return []string{s.Secret.Env + "=" + s.Secret.Placeholder}
+}
+
+// plainFile holds the value of a [PlainEnv] credential inside: in the home of sbx's user, since nothing else both belongs
+// to that user and outlives a stop. It goes with the sandbox.
+const plainFile = "/home/agent/.sbxpair/credential"
+
+// Launch is what has to stand before the command line of a process that needs the credential: nothing, except under
+// [PlainEnv].
+func (s Spec) Launch() []string {
+	if s.Secret.Strategy != PlainEnv {
+		return nil
+	}
+	return []string{"sh", "-c", `v=$1; shift; export "$v=$(cat ` + plainFile + `)" && exec "$@"`, "sh", s.Secret.Env}
+}
 
 // Spec is the description of one sandbox.
 type Spec struct {
@@ -209,9 +231,19 @@ func New(in Input) (Plan, error) {
 		GitHub: Spec{
 			Role: pair.RoleGitHub, Name: in.Run.Name(pair.RoleGitHub), Workspaces: none, CPUs: in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
 			Allow: githubRules, Deny: githubDeny, KitDenied: githubKit,
-			Secret: Binding{Service, "github", at.Hosts(), "GH_TOKEN", secrets.GitHubServicePlaceholder, "Authorization", at.API + "repos/" + in.Repo},
+			Secret: githubBinding(in, at),
 		},
 	}, nil
+}
+
+// githubBinding gives the github sandbox GH_TOKEN. The engine's github service goes to github.com's hosts alone; for
+// another GitHub the token is bound to that one by name. The placeholder is the same: nothing looks at its shape.
+func githubBinding(in Input, at policy.GitHub) Binding {
+	b := Binding{Service, "github", at.Hosts(), "GH_TOKEN", secrets.GitHubServicePlaceholder, "Authorization", at.API + "repos/" + in.Repo}
+	if at.Host != "github.com" {
+		b.Strategy, b.Service = Custom, ""
+	}
+	return b
 }
 
 // kitDenied returns what is denied of what the engine opens by itself: at once where it can, else by a rule.
@@ -252,7 +284,10 @@ func agentBinding(in Input, p secrets.Provider, hosts []string) Binding {
 		// The run's key for the gateway: worthless elsewhere, and outside all the same.
 		b.Header, b.Check = p.Header, in.Gateway.check(p.Name)
 	}
-	if in.AgentStrategy == Custom || in.Gateway != nil {
+	switch {
+	case in.AgentStrategy == PlainEnv && in.Gateway == nil:
+		b.Strategy, b.Service, b.Placeholder = PlainEnv, "", ""
+	case in.AgentStrategy == Custom, in.Gateway != nil:
 		b.Strategy, b.Service = Custom, ""
 		// The run id makes the placeholder unique, so that a leftover of another run is never taken for ours.
 		own := string(in.Run)[5:]

@@ -182,6 +182,17 @@ func TestRunWithCustomSecret(t *testing.T) {
 	}
 }
 
+// The credential itself in the sandbox, because somebody said so: every result says it too, and nothing of it stays.
+func TestRunWithPlainEnv(t *testing.T) {
+	s := open(t, stage.Options{Env: []string{"SBXPAIR_AGENT_STRATEGY=plain-env"}})
+	args := runArgs(s)
+	got := sbxpair(t, s, append([]string{args[0]}, args[2:]...)...) // without --json
+	got.want(t, 0, "readable by everything there (plain-env)")
+	for _, problem := range s.Result(t.Context()) {
+		t.Error(problem)
+	}
+}
+
 // SIGINT in each phase of a run: the exit code says so, and nothing is left (the stage looks).
 func TestInterruptInEachPhase(t *testing.T) {
 	for _, phase := range events.Phases() {

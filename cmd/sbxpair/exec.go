@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sbxpair/sbxpair/loop"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/sbx"
 )
@@ -25,24 +26,36 @@ func (t *target) flags(cmd *cobra.Command) {
 	completeFlag(cmd, "role", string(pair.RoleAgent), string(pair.RoleGitHub))
 }
 
-// open returns the engine, the name of the sandbox, and what its processes should have in their environment.
-func (t *target) open(a *app) (*sbx.Client, string, []sbx.EnvVar, error) {
+// opened is a sandbox of a pair in place.
+type opened struct {
+	engine *sbx.Client
+	name   string
+	env    []sbx.EnvVar // what its processes should have
+	launch []string     // what stands before their command lines
+}
+
+// open finds the sandbox that t names.
+func (t *target) open(a *app) (opened, error) {
 	role := pair.Role(t.role)
 	if role != pair.RoleAgent && role != pair.RoleGitHub {
-		return nil, "", nil, &usageError{fmt.Errorf("role %q is neither agent nor github", t.role)}
+		return opened{}, &usageError{fmt.Errorf("role %q is neither agent nor github", t.role)}
 	}
 	l, err := a.theLease(t.run)
 	if err != nil {
-		return nil, "", nil, err
+		return opened{}, err
 	}
-	var env []sbx.EnvVar
-	if role == pair.RoleAgent {
-		for _, entry := range l.Environment {
-			name, value, _ := strings.Cut(entry, "=")
-			env = append(env, sbx.EnvVar{Name: name, Value: value})
-		}
+	box := opened{engine: a.known(l.Engine), name: l.Run.Name(role)}
+	if role != pair.RoleAgent {
+		return box, nil
 	}
-	return a.known(l.Engine), l.Run.Name(role), env, nil
+	for _, entry := range l.Environment {
+		name, value, _ := strings.Cut(entry, "=")
+		box.env = append(box.env, sbx.EnvVar{Name: name, Value: value})
+	}
+	if plan, err := loop.RecordedPlan(a.store().Dir(l.Run)); err == nil { // a pair without a plan on record has no such thing
+		box.launch = plan.Agent.Launch()
+	}
+	return box, nil
 }
 
 func newExecCmd(a *app) *cobra.Command {
@@ -61,15 +74,15 @@ func newExecCmd(a *app) *cobra.Command {
 }
 
 func runExec(ctx context.Context, a *app, t target, argv []string) error {
-	engine, name, env, err := t.open(a)
+	box, err := t.open(a)
 	if err != nil {
 		return err
 	}
-	spec := sbx.ExecSpec{Argv: argv, Env: env, Stdout: a.stdout, Stderr: a.stderr}
+	spec := sbx.ExecSpec{Argv: append(box.launch, argv...), Env: box.env, Stdout: a.stdout, Stderr: a.stderr}
 	if !isTerminal(a.stdin) {
 		spec.Stdin = a.stdin
 	}
-	res, err := engine.Exec(ctx, name, spec)
+	res, err := box.engine.Exec(ctx, box.name, spec)
 	return guestCode(res.Code, err)
 }
 
@@ -87,12 +100,12 @@ func runShell(ctx context.Context, a *app, t target) error {
 	if !isTerminal(a.stdin) {
 		return &usageError{errors.New("standard input is not a terminal; use: sbxpair exec -- COMMAND")}
 	}
-	engine, name, env, err := t.open(a)
+	box, err := t.open(a)
 	if err != nil {
 		return err
 	}
-	code, err := engine.Attach(ctx, name, sbx.ExecSpec{
-		Env: env, Argv: []string{"bash", "-l"}, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+	code, err := box.engine.Attach(ctx, box.name, sbx.ExecSpec{
+		Env: box.env, Argv: append(box.launch, "bash", "-l"), Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 	})
 	return guestCode(code, err)
 }
@@ -151,7 +164,7 @@ func runCopy(ctx context.Context, a *app, run, src, dst string) error {
 	if dstInside {
 		role = dstRole
 	}
-	engine, name, _, err := (&target{run: run, role: role}).open(a)
+	box, err := (&target{run: run, role: role}).open(a)
 	if err != nil {
 		return err
 	}
@@ -160,13 +173,13 @@ func runCopy(ctx context.Context, a *app, run, src, dst string) error {
 		if err != nil {
 			return &usageError{err}
 		}
-		return engine.CopyIn(ctx, name, host, dstPath)
+		return box.engine.CopyIn(ctx, box.name, host, dstPath)
 	}
 	host, err := filepath.Abs(dstPath)
 	if err != nil {
 		return &usageError{err}
 	}
-	return engine.CopyOut(ctx, name, srcPath, host)
+	return box.engine.CopyOut(ctx, box.name, srcPath, host)
 }
 
 // inside splits "agent:/path"; anything else is a path on the host.

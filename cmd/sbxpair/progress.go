@@ -9,6 +9,7 @@ import (
 
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/loop"
+	"github.com/sbxpair/sbxpair/provision"
 )
 
 // progress shows a run on standard error while it goes on: a line a phase, and what the agent does in between. On a
@@ -130,6 +131,11 @@ func printResult(w io.Writer, r loop.Result) {
 	}
 	if r.Agent.Outcome != "" {
 		row("agent", "%s: %d turns, %d tokens in (%d cached), %d out", r.Agent.Outcome, r.Agent.Turns, r.Agent.Input, r.Agent.Cached, r.Agent.Output)
+	}
+	for role, strategy := range r.Strategies {
+		if strategy == provision.PlainEnv {
+			row("credential", "the %s's own was inside its sandbox, readable by everything there (%s)", role, strategy)
+		}
 	}
 	var blocked []string
 	for _, b := range r.Blocked {
