@@ -147,8 +147,11 @@ func (s *session) send(ctx context.Context, x *exchange) (*http.Response, *stop)
 	trip, err := s.transport(ctx, x)
 	var resp *http.Response
 	if err == nil {
-		trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { note(entryOf(x.verdict)) }}
-		resp, err = trip.RoundTrip(x.out.WithContext(httptrace.WithClientTrace(ctx, trace)))
+		trace := ctx
+		if _, byProxy := trip.(upstreamTrip); !byProxy { // whose connection is not one to the target
+			trace = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { note(entryOf(x.verdict)) }})
+		}
+		resp, err = trip.RoundTrip(x.out.WithContext(trace))
 	}
 	if err != nil {
 		if denied, ok := errors.AsType[*deniedError](err); ok {
@@ -190,11 +193,14 @@ func (s *session) transport(ctx context.Context, x *exchange) (http.RoundTripper
 		if err != nil {
 			return nil, err
 		}
-		if up == nil || up.tunnelsOnly() {
+		if up == nil {
 			return s.clear, nil
 		}
 		if err := s.vouch(ctx, x.target); err != nil {
 			return nil, err
+		}
+		if up.tunnelsOnly() {
+			return upstreamTrip{s.clear, up}, nil
 		}
 		return upstreamTrip{s.handed, up}, nil
 	case overridden && x.upgrade != "":

@@ -172,7 +172,7 @@ func (p *Proxy) newSession(sb Sandbox) (*session, error) {
 	}
 	s.plain, s.plainH1 = s.newTransport(p.roots, true, s.dial), s.newTransport(p.roots, false, s.dial)
 	s.override, s.overrideH1 = s.newTransport(overrideRoots, true, s.dial), s.newTransport(overrideRoots, false, s.dial)
-	s.clear = s.newTransport(p.roots, false, s.dialStraight)
+	s.clear = s.newTransport(p.roots, false, s.dialClear)
 	s.handed = s.newTransport(p.roots, false, nil)
 	s.handed.DialContext, s.handed.Proxy = dialUpstream, chosenUpstream
 	return s, nil

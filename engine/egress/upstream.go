@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
@@ -47,17 +48,28 @@ func (s *session) upstreamOf(t target, secure bool) (*hop, error) {
 	if conf == (Upstream{}) {
 		return nil, nil
 	}
-	to := &url.URL{Scheme: "http", Host: t.host.Join(t.port)}
+	to, text := &url.URL{Scheme: "http", Host: t.host.Join(t.port)}, conf.HTTP
 	if secure {
-		to.Scheme = "https"
+		to.Scheme, text = "https", conf.HTTPS
 	}
-	choose := httpproxy.Config{HTTPProxy: conf.HTTP, HTTPSProxy: conf.HTTPS, NoProxy: conf.NoProxy}
-	u, err := choose.ProxyFunc()(to)
-	switch {
-	case err != nil || u != nil && u.Hostname() == "":
-		return nil, fmt.Errorf("%w: its address is malformed", ErrUpstream)
-	case u == nil:
+	if text == "" {
 		return nil, nil
+	}
+	const some = "http://proxy.invalid" // whether, not which: what is malformed must not become an address of some kind
+	choose := httpproxy.Config{HTTPProxy: some, HTTPSProxy: some, NoProxy: conf.NoProxy}
+	if u, err := choose.ProxyFunc()(to); err != nil || u == nil {
+		return nil, err
+	}
+	return parseHop(text)
+}
+
+func parseHop(text string) (*hop, error) {
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" {
+		return nil, fmt.Errorf("%w: its address is malformed", ErrUpstream)
 	}
 	switch u.Scheme {
 	case "http", "https", "socks5", "socks5h":
@@ -96,9 +108,14 @@ func (s *session) vouch(ctx context.Context, t target) error {
 func (h *hop) dial(ctx context.Context, t target, roots *x509.CertPool) (net.Conn, error) {
 	c, err := h.open(ctx, t, roots)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUpstream, cause(ctx, err))
+		return nil, upstreamError(ctx, err)
 	}
 	return c, nil
+}
+
+// upstreamError words an error of the way to the proxy, without its address.
+func upstreamError(ctx context.Context, err error) error {
+	return fmt.Errorf("%w: %s", ErrUpstream, describe(cause(ctx, err)))
 }
 
 func (h *hop) open(ctx context.Context, t target, roots *x509.CertPool) (net.Conn, error) {
@@ -163,7 +180,7 @@ func dialUpstream(ctx context.Context, network, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, network, addr)
 }
 
-// An upstreamTrip hands a request to a proxy in proxy form.
+// An upstreamTrip sends a request without TLS by way of a proxy.
 type upstreamTrip struct {
 	transport *http.Transport
 	hop       *hop
@@ -172,9 +189,12 @@ type upstreamTrip struct {
 type hopKey struct{}
 
 func (u upstreamTrip) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := u.transport.RoundTrip(req.WithContext(context.WithValue(req.Context(), hopKey{}, u.hop.url)))
+	resp, err := u.transport.RoundTrip(req.WithContext(context.WithValue(req.Context(), hopKey{}, u.hop)))
+	if _, denied := errors.AsType[*deniedError](err); err != nil && !denied && !errors.Is(err, ErrUpstream) {
+		return nil, upstreamError(req.Context(), err)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUpstream, cause(req.Context(), err))
+		return nil, err
 	}
 	if resp.StatusCode == http.StatusProxyAuthRequired {
 		resp.Body.Close()
@@ -185,9 +205,20 @@ func (u upstreamTrip) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // chosenUpstream is the Proxy function of the transport: the choice was made before, with the request.
 func chosenUpstream(req *http.Request) (*url.URL, error) {
-	u, _ := req.Context().Value(hopKey{}).(*url.URL)
-	if u == nil {
+	h, ok := req.Context().Value(hopKey{}).(*hop)
+	if !ok {
 		return nil, fmt.Errorf("%w: none was chosen", ErrUpstream)
 	}
-	return u, nil
+	return h.url, nil
+}
+
+// dialClear connects for requests without TLS: straight, or by a proxy that carries connections only.
+func (s *session) dialClear(ctx context.Context, t target) (net.Conn, error) {
+	h, ok := ctx.Value(hopKey{}).(*hop)
+	if !ok {
+		return s.dialStraight(ctx, t)
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return h.dial(ctx, t, s.roots)
 }
