@@ -327,21 +327,20 @@ func (l *liveness) touch() { l.at.Store(time.Now().UnixNano()) }
 
 func (l *liveness) idle() bool { return time.Since(time.Unix(0, l.at.Load())) > idleTimeout }
 
-// copyIdle copies src to dst to its end. Whole pieces are left to the kernel (splice) where it can. Reading stops once
-// a minute to see whether the other direction is alive; a reader that takes nothing for idleTimeout ends the copy.
+// copyIdle copies src to dst to its end, in the kernel (splice) where that can. Reading stops once a minute to see whether
+// the other direction is alive; a reader that takes nothing for idleTimeout ends the copy.
 func copyIdle(dst, src net.Conn, lively *liveness) error {
-	const piece, tick = 4 << 20, time.Minute
+	const tick = time.Minute
 	for {
 		start := time.Now()
 		src.SetReadDeadline(start.Add(tick))
 		dst.SetWriteDeadline(start.Add(idleTimeout))
-		n, err := io.CopyN(dst, src, piece)
+		n, err := io.Copy(dst, src)
 		if n > 0 {
 			lively.touch()
 		}
 		switch {
 		case err == nil:
-		case errors.Is(err, io.EOF):
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded) && time.Since(start) < idleTimeout && !lively.idle():
 			// It was the read: the deadline of the write is later.

@@ -2,7 +2,7 @@
 // credentials in where the sandbox holds placeholders.
 //
 // One [Proxy] serves many sandboxes, each over a listener of its own, so that it knows who speaks without being told.
-// It takes HTTP/1.1 in proxy form and CONNECT.
+// It takes HTTP/1.1 in proxy form and CONNECT; inside a CONNECT that it looks into, HTTP/2 too.
 //
 // # What happens to a connection
 //
@@ -13,7 +13,11 @@
 // certificate is verified. Denied connections get a page that says so.
 //
 // TLS server name and Host header must name the CONNECT target. Message framing is read strictly; messages are written
-// anew. Bodies stream in both directions and are never changed.
+// anew. Bodies stream in both directions. A request's is never changed; an answer's only where it holds the credential that
+// went out with the request, which is overwritten in its length. For that, such requests ask for no compression.
+//
+// A proxy that the machine itself needs is on the way where [Config.Upstream] says so. It looks names up for itself, so
+// that addresses are decided on only as far as this machine can look them up too.
 //
 // # Credentials
 //

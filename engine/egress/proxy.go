@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/engine/rules"
+	"github.com/sbxpair/sbxpair/engine/upstream"
 	"github.com/sbxpair/sbxpair/engine/vault"
 	"github.com/sbxpair/sbxpair/policy"
 	"github.com/sbxpair/sbxpair/secrets"
@@ -54,7 +55,7 @@ type Config struct {
 	Resolver Resolver       // nil: the system's name servers
 	MaxConns int            // of one sandbox; 0: DefaultMaxConns
 	// Upstream is asked for each connection which proxies of the machine's own are on the way; nil: none.
-	Upstream func() (Upstream, error)
+	Upstream func() (upstream.Proxies, error)
 }
 
 // A Sandbox is whom a listener belongs to.
@@ -78,7 +79,7 @@ type Proxy struct {
 	roots    *x509.CertPool
 	resolver Resolver
 	maxConns int
-	upstream func() (Upstream, error)
+	upstream func() (upstream.Proxies, error)
 }
 
 // New returns a Proxy. It starts nothing; see [Proxy.Serve].

@@ -18,8 +18,7 @@ import (
 // meant, that can be provoked here. Not here, with the reason:
 //
 //	R165 the variables of a sandbox are the engine's; R172 is about reports, which the tool makes;
-//	R174 there is one way out, so that there is nothing to go around; R176, R177 no nested containers, no SOCKS;
-//	R169 no upstream proxy yet: a host that cannot be reached is R169's second half, below.
+//	R174 there is one way out, so that there is nothing to go around; R176, R177 no nested containers, no SOCKS for clients.
 func TestFieldReports(t *testing.T) {
 	t.Run("R063", TestChangesActAtOnce)
 	t.Run("R164", func(t *testing.T) {
@@ -79,6 +78,8 @@ func TestFieldReports(t *testing.T) {
 		}
 	})
 	t.Run("R169", func(t *testing.T) {
+		t.Run("works", TestUpstream)
+		t.Run("fails", TestUpstreamBroken)
 		w := newWorld(t, policy.DenyAll)
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

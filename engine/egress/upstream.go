@@ -12,22 +12,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
-	"golang.org/x/net/http/httpproxy"
 	"golang.org/x/net/proxy"
 )
 
-// An Upstream is the proxies that the machine itself needs to reach the world, as the usual variables give them: http,
-// https, socks5 and socks5h addresses, with user and password if they want them. Loopback never goes through them.
-type Upstream struct {
-	HTTP    string // for requests without TLS
-	HTTPS   string // for everything else
-	NoProxy string // names, domains, addresses and ranges, with commas, that are reached straight; "*" is all
-}
-
-// ErrUpstream matches the errors of a proxy of the machine's own: one that is described wrongly, or that refuses.
+// ErrUpstream matches the errors of a proxy of the machine's own: one that is described wrongly, is not there, or refuses.
 var ErrUpstream = errors.New("upstream proxy")
 
 // lookupPatience bounds the look at the addresses of a name that the upstream proxy will look up for itself.
@@ -45,37 +35,14 @@ func (s *session) upstreamOf(t target, secure bool) (*hop, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUpstream, err)
 	}
-	if conf == (Upstream{}) {
+	u, err := conf.For(t.host.String(), t.port, secure)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUpstream, err)
+	}
+	if u == nil {
 		return nil, nil
 	}
-	to, text := &url.URL{Scheme: "http", Host: t.host.Join(t.port)}, conf.HTTP
-	if secure {
-		to.Scheme, text = "https", conf.HTTPS
-	}
-	if text == "" {
-		return nil, nil
-	}
-	const some = "http://proxy.invalid" // whether, not which: what is malformed must not become an address of some kind
-	choose := httpproxy.Config{HTTPProxy: some, HTTPSProxy: some, NoProxy: conf.NoProxy}
-	if u, err := choose.ProxyFunc()(to); err != nil || u == nil {
-		return nil, err
-	}
-	return parseHop(text)
-}
-
-func parseHop(text string) (*hop, error) {
-	if !strings.Contains(text, "://") {
-		text = "http://" + text
-	}
-	u, err := url.Parse(text)
-	if err != nil || u.Hostname() == "" {
-		return nil, fmt.Errorf("%w: its address is malformed", ErrUpstream)
-	}
-	switch u.Scheme {
-	case "http", "https", "socks5", "socks5h":
-		return &hop{u}, nil
-	}
-	return nil, fmt.Errorf("%w: %q is not http, https or socks5", ErrUpstream, u.Scheme)
+	return &hop{u}, nil
 }
 
 // tunnelsOnly reports whether the proxy carries connections and knows nothing of requests.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sbxpair/sbxpair/engine/upstream"
 	"github.com/sbxpair/sbxpair/policy"
 )
 
@@ -120,8 +121,8 @@ func TestUpstream(t *testing.T) {
 			up, address := w.newUpstream(scheme == "https")
 			up.auth = "me:pass word"
 			address = strings.Replace(address, "://", "://me:pass%20word@", 1)
-			conf := Upstream{HTTP: address, HTTPS: address, NoProxy: "direct.test"}
-			w.config.Upstream = func() (Upstream, error) { return conf, nil }
+			conf := upstream.Proxies{HTTP: address, HTTPS: address, NoProxy: "direct.test"}
+			w.config.Upstream = func() (upstream.Proxies, error) { return conf, nil }
 			w.serve()
 
 			if code, body, _ := w.get(w.client(), "https://api.github.com/x"); code != 200 || server.last().Header.Get("Authorization") != "Bearer "+canary {
@@ -176,13 +177,13 @@ func TestUpstreamBroken(t *testing.T) {
 	}
 	gone := "http://" + l.Addr().String()
 	l.Close()
-	for name, conf := range map[string]Upstream{
+	for name, conf := range map[string]upstream.Proxies{
 		"gone": {HTTP: gone, HTTPS: gone}, "scheme": {HTTP: "ftp://p.test", HTTPS: "ftp://p.test"}, "no address": {HTTP: "http://:s3cret@", HTTPS: "http://:s3cret@"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, policy.DenyAll)
 			w.rule(policy.Allow, "a.test")
-			w.config.Upstream = func() (Upstream, error) { return conf, nil }
+			w.config.Upstream = func() (upstream.Proxies, error) { return conf, nil }
 			w.serve()
 			for i, target := range []string{"http://a.test/", "https://a.test/"} {
 				if code, body, _ := w.get(w.client(), target); code == 200 || strings.Contains(body, "s3cret") {
@@ -196,7 +197,7 @@ func TestUpstreamBroken(t *testing.T) {
 	}
 	w := newWorld(t, policy.DenyAll)
 	w.rule(policy.Allow, "a.test")
-	w.config.Upstream = func() (Upstream, error) { return Upstream{}, errors.New("settings cannot be read") }
+	w.config.Upstream = func() (upstream.Proxies, error) { return upstream.Proxies{}, errors.New("settings cannot be read") }
 	w.serve()
 	w.get(w.client(), "http://a.test/")
 	if e := w.entries(1)[0]; !strings.Contains(e.Reason, "settings cannot be read") {
@@ -230,8 +231,8 @@ func TestUpstreamSOCKS(t *testing.T) {
 	for _, r := range []string{"over.test", "far.test:80", "localhost:" + port} {
 		w.rule(policy.Allow, r)
 	}
-	conf := Upstream{HTTP: "socks5://u:p@" + l.Addr().String(), HTTPS: "socks5h://u:p@" + l.Addr().String()}
-	w.config.Upstream = func() (Upstream, error) { return conf, nil }
+	conf := upstream.Proxies{HTTP: "socks5://u:p@" + l.Addr().String(), HTTPS: "socks5h://u:p@" + l.Addr().String()}
+	w.config.Upstream = func() (upstream.Proxies, error) { return conf, nil }
 	w.serve()
 	for _, target := range []string{"http://over.test/", "http://host.docker.internal:" + port + "/"} {
 		if code, body, _ := w.get(w.client(), target); code != 200 {

@@ -10,9 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/sbxpair/sbxpair/engine/statefile"
+	"github.com/sbxpair/sbxpair/engine/upstream"
 )
 
 // Errors that callers tell apart.
@@ -24,7 +27,7 @@ var (
 // A Setting is one setting, in the JSON of sbx 0.47's "settings get --json".
 type Setting struct {
 	Key             string `json:"key"`
-	Value           any    `json:"value"` // bool or int
+	Value           any    `json:"value"` // bool, int or string
 	Type            string `json:"type"`
 	Source          string `json:"source"` // default, user
 	Default         any    `json:"default"`
@@ -41,6 +44,10 @@ const (
 	keyPids     = "limits.pids"
 	keyUDP      = "feature.udp-egress"
 	keySSHAgent = "ssh.agentForwardingEnabled"
+	keyProxy    = "proxy"
+	keyNoProxy  = "no_proxy"
+	keyBoxProxy = "proxy.sandbox" // sbx 0.47 tells the sandboxes' traffic from the daemon's; here there is only the former
+	keyBoxNo    = "no_proxy.sandbox"
 )
 
 // Defaults and bounds.
@@ -63,7 +70,14 @@ func definitions() []definition {
 	number := func(key string, def, min, max int, description string) definition {
 		return definition{Setting{Key: key, Type: "int", Default: def, Description: description}, min, max, ""}
 	}
+	text := func(key, env, description string) definition {
+		return definition{Setting{Key: key, Type: "string", Default: "", EnvVar: env, Description: description}, 0, 0, ""}
+	}
 	return []definition{
+		text(keyProxy, "", "Proxy that this machine needs to reach the world (http, https or socks5 address)"),
+		text(keyNoProxy, "", "Names, domains, addresses and ranges reached without it, with commas"),
+		text(keyBoxProxy, "DOCKER_SANDBOXES_PROXY", "The same for the traffic of sandboxes, which is all there is here"),
+		text(keyBoxNo, "DOCKER_SANDBOXES_NO_PROXY", "Names, domains, addresses and ranges reached without that, with commas"),
 		number(keyAutoStop, 0, 0, maxGrace, "Stop a sandbox so many seconds after its last session ended (0: never)"),
 		{Setting{Key: keyUDP, Type: "bool", Default: false, Description: "Allow UDP egress by policy", RequiresRestart: true, FeatureFlag: true}, 0, 0, "a sandbox of this engine has no way out but its HTTP proxy"},
 		number(keyDisk, defaultDisk, 1, maxDisk, "Most GiB that a sandbox may hold outside its workspaces, from its next start"),
@@ -155,6 +169,9 @@ func (s *Store) Unset(ctx context.Context, key string) (Setting, error) {
 }
 
 func (d definition) parse(text string) (any, error) {
+	if d.Type == "string" {
+		return d.parseText(text)
+	}
 	if d.Type == "bool" {
 		v, err := strconv.ParseBool(text)
 		switch {
@@ -170,6 +187,35 @@ func (d definition) parse(text string) (any, error) {
 		return nil, fmt.Errorf("%w %q for %s: give a number from %d to %d", ErrValue, text, d.Key, d.min, d.max)
 	}
 	return v, nil
+}
+
+// parseText returns a text as it is shown: of a proxy's password, nothing.
+func (d definition) parseText(text string) (any, error) {
+	if strings.HasPrefix(d.Key, keyNoProxy) {
+		if strings.ContainsFunc(text, unicode.IsControl) {
+			return nil, fmt.Errorf("%w for %s: control character", ErrValue, d.Key)
+		}
+		return text, nil
+	}
+	u, err := upstream.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w for %s: %w", ErrValue, d.Key, err)
+	}
+	return u.Redacted(), nil
+}
+
+// Proxies are the proxies that were set for the traffic of sandboxes; the zero value if none were.
+func (s *Store) Proxies() (upstream.Proxies, error) {
+	if _, err := s.List(); err != nil {
+		return upstream.Proxies{}, err
+	}
+	values, err := s.file.Read()
+	if err != nil {
+		return upstream.Proxies{}, err
+	}
+	v := *values
+	proxy := cmp.Or(v[keyBoxProxy], v[keyProxy])
+	return upstream.Proxies{HTTP: proxy, HTTPS: proxy, NoProxy: cmp.Or(v[keyBoxNo], v[keyNoProxy])}, nil
 }
 
 func (s *Store) number(key string) (int, error) {

@@ -2,12 +2,15 @@ package settings
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/sbxpair/sbxpair/engine/statefile"
+	"github.com/sbxpair/sbxpair/engine/upstream"
 )
 
 func TestStore(t *testing.T) {
@@ -42,7 +45,7 @@ func TestStore(t *testing.T) {
 	if n, err := s.DiskGiB(); err != nil || n != 40 {
 		t.Errorf("disk is %d, %v", n, err)
 	}
-	if list, err := s.List(); err != nil || len(list) != 5 || list[0].Key != keyAutoStop {
+	if list, err := s.List(); err != nil || len(list) != 9 || list[0].Key != keyAutoStop {
 		t.Errorf("list: %+v, %v", list, err)
 	}
 	for text, want := range map[string]error{"{": statefile.ErrCorrupt, `{"limits.pids":"many"}`: ErrValue} { // nothing is assumed in its place
@@ -51,6 +54,34 @@ func TestStore(t *testing.T) {
 		}
 		if _, err := s.Pids(); !errors.Is(err, want) {
 			t.Errorf("file %q: %v, want %v", text, err, want)
+		}
+	}
+}
+
+// Proxies come back whole for those who need them, and are shown without their password.
+func TestProxies(t *testing.T) {
+	s := Open(t.TempDir())
+	if p, err := s.Proxies(); err != nil || p != (upstream.Proxies{}) {
+		t.Errorf("none: %+v, %v", p, err)
+	}
+	for _, kv := range [][2]string{{keyProxy, "http://me:s3cret@all.corp:3128"}, {keyNoProxy, ".intern.test"}} {
+		got, err := s.Set(t.Context(), kv[0], kv[1])
+		if err != nil || strings.Contains(fmt.Sprint(got), "s3cret") {
+			t.Errorf("set: %+v, %v", got, err)
+		}
+	}
+	if p, err := s.Proxies(); err != nil || p.HTTP != "http://me:s3cret@all.corp:3128" || p.HTTPS != p.HTTP || p.NoProxy != ".intern.test" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if _, err := s.Set(t.Context(), keyBoxProxy, "socks5://box.corp"); err != nil {
+		t.Error(err)
+	}
+	if p, err := s.Proxies(); err != nil || p.HTTPS != "socks5://box.corp" || p.NoProxy != ".intern.test" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for _, bad := range []string{"ftp://s3cret", "http://", "http://[s3cret"} {
+		if _, err := s.Set(t.Context(), keyProxy, bad); !errors.Is(err, ErrValue) || strings.Contains(err.Error(), "s3cret") && bad != "ftp://s3cret" {
+			t.Errorf("%s: %v", bad, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"github.com/sbxpair/sbxpair/engine/egress"
 	"github.com/sbxpair/sbxpair/engine/rules"
 	"github.com/sbxpair/sbxpair/engine/settings"
+	"github.com/sbxpair/sbxpair/engine/upstream"
 	"github.com/sbxpair/sbxpair/engine/vault"
 	"github.com/sbxpair/sbxpair/policy"
 )
@@ -103,7 +105,7 @@ func runDaemon(ctx context.Context, a *app, idle time.Duration) error {
 	defer log.Close()
 	logger := slog.New(slog.NewJSONHandler(log, nil)).With("version", Version+" "+a.Revision)
 	e.Log = logger
-	proxy, err := newProxy(st, logger)
+	proxy, err := a.newProxy(st, logger)
 	if err != nil {
 		logger.Error("daemon cannot start", "err", err)
 		return err
@@ -144,13 +146,14 @@ func (a *app) warnBuild(ctx context.Context, e *engine.Engine) {
 }
 
 // newProxy joins the egress proxy to the engine's records.
-func newProxy(st *engine.State, logger *slog.Logger) (engine.ProxyFunc, error) {
+func (a *app) newProxy(st *engine.State, logger *slog.Logger) (engine.ProxyFunc, error) {
 	ca, err := egress.LoadOrCreateCA(st.CADir())
 	if err != nil {
 		return nil, err
 	}
 	p := egress.New(egress.Config{
 		Rules: rules.Open(st.PolicyDir()), Vault: vault.Open(st.SecretsDir()), CA: ca, Log: rules.OpenLog(st.PolicyDir()), Logger: logger,
+		Upstream: a.upstream(settings.Open(st.Dir)),
 	})
 	return func(ctx context.Context, l net.Listener, r engine.Record) error {
 		sb := egress.Sandbox{Name: r.Name, ID: r.ID, Resolve: r.Resolve}
@@ -162,6 +165,34 @@ func newProxy(st *engine.State, logger *slog.Logger) (engine.ProxyFunc, error) {
 		}
 		return p.Serve(ctx, l, sb)
 	}, nil
+}
+
+// upstream tells which proxies of the machine's own are on the way, as sbx 0.47: the variable for sandboxes, else the settings,
+// which act at once, else the usual variables. The variables are those of whoever started the daemon.
+func (a *app) upstream(s *settings.Store) func() (upstream.Proxies, error) {
+	env := func(names ...string) string {
+		for _, name := range names {
+			if v := a.Getenv(name); v != "" {
+				return v
+			}
+		}
+		return ""
+	}
+	return func() (upstream.Proxies, error) {
+		set, err := s.Proxies()
+		if err != nil {
+			return upstream.Proxies{}, err
+		}
+		own, usual := env("DOCKER_SANDBOXES_PROXY"), env("NO_PROXY", "no_proxy")
+		no := cmp.Or(env("DOCKER_SANDBOXES_NO_PROXY"), set.NoProxy)
+		switch {
+		case own != "":
+			return upstream.Proxies{HTTP: own, HTTPS: own, NoProxy: no}, nil
+		case set.HTTP != "":
+			return upstream.Proxies{HTTP: set.HTTP, HTTPS: set.HTTPS, NoProxy: no}, nil
+		}
+		return upstream.Proxies{HTTP: env("HTTP_PROXY", "http_proxy"), HTTPS: env("HTTPS_PROXY", "https_proxy"), NoProxy: cmp.Or(no, usual)}, nil
+	}
 }
 
 // runDaemonDetached starts a daemon that stays, and returns when it answers.

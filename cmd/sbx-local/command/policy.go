@@ -469,20 +469,23 @@ func runPolicyRm(ctx context.Context, a *app, sandbox, id, list string) error {
 }
 
 func newPolicyLogCmd(a *app) *cobra.Command {
-	var asJSON, quiet bool
+	var asJSON, quiet, follow bool
 	var limit int
 	var kind string
 	cmd := &cobra.Command{
 		Use:   "log [SANDBOX]",
 		Short: "Show what was let through and what was blocked",
 		Args:  usage(cobra.MaximumNArgs(1)),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			st, err := a.state()
 			if err != nil {
 				return err
 			}
 			if kind == "filesystem" {
 				return errors.New("filesystem logs are not supported yet") // as in sbx 0.47
+			}
+			if follow {
+				return followLog(cmd.Context(), a, rules.OpenLog(st.PolicyDir()), strings.Join(args, ""), asJSON)
 			}
 			view, err := rules.OpenLog(st.PolicyDir()).View(strings.Join(args, ""), limit)
 			if err != nil {
@@ -505,7 +508,26 @@ func newPolicyLogCmd(a *app) *cobra.Command {
 	f.BoolVarP(&quiet, "quiet", "q", false, "hosts only")
 	f.IntVar(&limit, "limit", 0, "at most so many blocked and so many allowed rows")
 	f.StringVar(&kind, "type", "all", "all, network or filesystem")
+	f.BoolVarP(&follow, "follow", "f", false, "print each decision as it is made, one a line, until interrupted")
+	cmd.MarkFlagsMutuallyExclusive("follow", "quiet")
+	cmd.MarkFlagsMutuallyExclusive("follow", "limit")
 	return cmd
+}
+
+// followLog prints decisions of one sandbox, or of all, until ctx is done.
+func followLog(ctx context.Context, a *app, log *rules.Log, sandbox string, asJSON bool) error {
+	lines := json.NewEncoder(a.Stdout)
+	lines.SetEscapeHTML(false)
+	return log.Follow(ctx, func(e rules.Entry) error {
+		if sandbox != "" && e.Sandbox != sandbox {
+			return nil
+		}
+		if asJSON {
+			return lines.Encode(e)
+		}
+		_, err := fmt.Fprintln(a.Stdout, e.Line(time.Local))
+		return err
+	})
 }
 
 func newPolicyResetCmd(a *app) *cobra.Command {
