@@ -157,3 +157,15 @@ func TestRepositoryFileIsAPlainSmallFile(t *testing.T) {
 		t.Errorf("no file: %v, %v", l, err)
 	}
 }
+
+func TestDiff(t *testing.T) {
+	a, b := config.Default(), config.Default()
+	if list, err := config.Diff(a, b); err != nil || len(list) != 0 {
+		t.Errorf("equal: %v, %v", list, err)
+	}
+	b.Verify, b.Limits.Cost, b.Agent.Token.File = []string{"make"}, 1.5, "/t"
+	list, err := config.Diff(a, b)
+	if err != nil || len(list) != 3 || list[1] != (config.Change{Key: "limits.cost", A: "0", B: "1.5"}) || list[2].Key != "verify" || list[0].Key != "agent.token" {
+		t.Errorf("%+v, %v", list, err)
+	}
+}

@@ -116,6 +116,17 @@ func (l Loaded) Entries() []Entry {
 	return list
 }
 
+// From lists the keys whose values came from the layer of that name, in order.
+func (l Loaded) From(layer string) []string {
+	var keys []string
+	for _, key := range slices.Sorted(maps.Keys(l.Source)) {
+		if l.Source[key] == layer {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 // File reads a YAML file as a layer. A file that is not there is an empty layer unless required.
 func File(path string, required bool) (Layer, error) {
 	text, err := os.ReadFile(path)

@@ -37,7 +37,7 @@ func TestReferencePageIsCurrent(t *testing.T) {
 func kinds() map[string]string {
 	m := map[string]string{}
 	for _, p := range []events.Payload{
-		events.RunStarted{}, events.PhaseStarted{}, events.PhaseEnded{}, events.Planned{}, events.EngineCall{}, events.Proof{},
+		events.RunStarted{}, events.Resumed{}, events.PhaseStarted{}, events.PhaseEnded{}, events.Planned{}, events.EngineCall{}, events.Proof{},
 		events.AgentActed{}, events.AgentEnded{}, events.Spent{}, events.Verified{}, events.Reviewed{}, events.EndState{}, events.Gated{}, events.Delivered{},
 		events.Blocked{}, events.Granted{}, events.Revoked{}, events.Noted{}, events.Released{}, events.RunEnded{},
 	} {
@@ -90,7 +90,7 @@ func typeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
 		return map[string]string{"string": "string", "int": "number", "int64": "number", "float64": "number", "bool": "boolean", "any": "object", "Phase": "string"}[e.Name] +
-			map[bool]string{true: e.Name}[e.Name == "Probe" || e.Name == "Finding"]
+			map[bool]string{true: e.Name}[e.Name == "Probe" || e.Name == "Finding" || e.Name == "Change"]
 	case *ast.ArrayType:
 		return "list of " + typeName(e.Elt)
 	case *ast.StarExpr:

@@ -61,10 +61,14 @@ func Create(path, run string, mask func([]byte) []byte, sink func(Payload)) (*Lo
 	if err != nil {
 		return nil, fmt.Errorf("create event log: %w", err)
 	}
+	return newLog(file, run, mask, sink), nil
+}
+
+func newLog(file *os.File, run string, mask func([]byte) []byte, sink func(Payload)) *Log {
 	if sink == nil {
 		sink = func(Payload) {}
 	}
-	return &Log{file: file, run: run, mask: mask, sink: sink, now: time.Now}, nil
+	return &Log{file: file, run: run, mask: mask, sink: sink, now: time.Now}
 }
 
 // Emit writes one event. A failure to write is kept and returned by Close: a full disk must not stop the clean-up of a run.

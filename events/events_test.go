@@ -80,3 +80,56 @@ func TestCreateRefusesAnExistingLog(t *testing.T) {
 		t.Errorf("Create over an existing log: %v, want ErrExist", err)
 	}
 }
+
+// A log whose writer was killed goes on in the same chain; one that was altered does not.
+func TestReopen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events.jsonl")
+	same := func(b []byte) []byte { return b }
+	first, err := events.Create(path, "run-1", same, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Emit(events.Noted{Text: "one"})
+	first.Emit(events.Noted{Text: "two"})
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file.WriteString(`{"seq":3,"time":"2026-`) // killed in the middle of a line
+	file.Close()
+	var seen []events.Payload
+	second, err := events.Reopen(path, same, func(p events.Payload) { seen = append(seen, p) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Emit(events.Noted{Text: "three"})
+	n, head := second.Head()
+	if err := second.Close(); err != nil || n != 3 || len(seen) != 1 {
+		t.Errorf("%d events, %d seen, %v", n, len(seen), err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, last, err := events.Read(bytes.NewReader(text))
+	if err != nil || len(list) != 3 || last != head || list[2].Run != "run-1" {
+		t.Errorf("%d events, head %s, want %s; %v", len(list), last, head, err)
+	}
+	for name, bad := range map[string]string{"altered": strings.Replace(string(text), "one", "0ne", 1), "empty": "", "half": `{"seq":1`} {
+		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := events.Reopen(path, same, nil); !errors.Is(err, events.ErrBroken) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after, _ := os.ReadFile(path); string(after) != bad {
+			t.Errorf("%s: a log that cannot be gone on with was changed", name)
+		}
+	}
+	if _, err := events.Reopen(filepath.Join(t.TempDir(), "none"), same, nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a log that is not there: %v", err)
+	}
+}

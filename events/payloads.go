@@ -39,6 +39,21 @@ type RunStarted struct {
 	Agent      string `json:"agent"`
 }
 
+// Resumed says that a run is gone on with, on a fresh pair and under the configuration that it was started with.
+type Resumed struct {
+	Version string   `json:"version"`        // of sbxpair
+	Attempt int      `json:"attempt"`        // the one that goes on; 0 before the first
+	Done    []Phase  `json:"done,omitempty"` // its phases that were over already
+	Drift   []Change `json:"drift,omitempty"`
+}
+
+// Change is a value of the configuration that differs today from what the run was started with. The run keeps its own.
+type Change struct {
+	Key string `json:"key"`
+	Own string `json:"own"`
+	Now string `json:"now"`
+}
+
 // PhaseStarted says that a phase begins.
 type PhaseStarted struct {
 	Phase   Phase `json:"phase"`
@@ -209,6 +224,7 @@ type RunEnded struct {
 }
 
 func (RunStarted) Kind() string   { return "run.started" }
+func (Resumed) Kind() string      { return "run.resumed" }
 func (PhaseStarted) Kind() string { return "phase.started" }
 func (PhaseEnded) Kind() string   { return "phase.ended" }
 func (Planned) Kind() string      { return "planned" }

@@ -31,6 +31,7 @@ import (
 type here struct {
 	pair.Engine // nil: nothing else is called
 	home        string
+	dies        string // the engine dies while it runs a command that holds this
 }
 
 func (h here) Exec(ctx context.Context, _ string, spec sbx.ExecSpec) (sbx.ExecResult, error) {
@@ -47,6 +48,9 @@ func (h here) Exec(ctx context.Context, _ string, spec sbx.ExecSpec) (sbx.ExecRe
 	err := cmd.Run()
 	if _, exited := errors.AsType[*exec.ExitError](err); exited && ctx.Err() == nil {
 		err = nil
+	}
+	if h.dies != "" && strings.Contains(strings.Join(spec.Argv, " "), h.dies) {
+		return sbx.ExecResult{Code: -1}, fmt.Errorf("exec: %w", sbx.ErrConnectionLost)
 	}
 	return sbx.ExecResult{Code: cmd.ProcessState.ExitCode()}, err
 }
@@ -109,7 +113,7 @@ func newTrial(t *testing.T, steps []string, change func(*config.Config)) *trial 
 	tr := &trial{dir: dir}
 	adapter, _ := agent.Lookup("claude")
 	store := pair.NewStore(t.TempDir())
-	if err := store.Create(pair.Lease{Run: id}); err != nil {
+	if err := store.Create(pair.Lease{Run: id, State: pair.Closed, Created: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	runDir := store.Dir(id)
@@ -356,5 +360,56 @@ func TestRecord(t *testing.T) {
 	}
 	if _, err := Load(store, pair.NewRunID(time.Now())); !errors.Is(err, pair.ErrNoLease) {
 		t.Errorf("a run that is not there: %v", err)
+	}
+}
+
+// What an agent said until its engine died is told afterwards, with an exit code that says that none is known; and the run can
+// be gone on with.
+func TestTellAfterTheEngineDied(t *testing.T) {
+	tr := newTrial(t, []string{bad + "echo 'half a word' >&2; " + strings.Split(say("I was about to"), "cat <<'LINE'\n{\"type\":\"result\"")[0]}, nil)
+	tr.pair = pair.Attach(here{home: t.TempDir(), dies: tr.req.Config.Agent.Command[0]}, tr.req.Store, pair.Lease{Run: tr.id})
+	if err := tr.ask(); err != nil {
+		t.Fatal(err)
+	}
+	err := tr.work(t.Context())
+	if !errors.Is(err, sbx.ErrConnectionLost) || ends(err) {
+		t.Errorf("%v; want the engine's trouble, which is no verdict", err)
+	}
+	if err := tr.save(); err != nil {
+		t.Fatal(err)
+	}
+	told, err := Tell(tr.req.Store, tr.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if told.Exit != -1 || !strings.Contains(told.Stdout, "I was about to") || told.Stderr != "half a word" || len(told.Transcripts) != 1 || len(told.Sessions) != 1 ||
+		told.Outcome != OutcomeInterrupted || !told.Resumable || told.Spent.Input != 100 || told.Task != tr.req.Task {
+		t.Errorf("told %+v", told)
+	}
+	// As it is when nothing but the transcript is left.
+	if err := os.Remove(filepath.Join(tr.result.Dir, stateFile)); err != nil {
+		t.Fatal(err)
+	}
+	if told, err = Tell(tr.req.Store, tr.id); err != nil || told.Exit != -1 || !strings.Contains(told.Stdout, "I was about to") {
+		t.Errorf("told %+v, %v", told, err)
+	}
+	if _, err := Tell(tr.req.Store, pair.NewRunID(time.Now())); !errors.Is(err, pair.ErrNoLease) {
+		t.Errorf("a run that is not there: %v", err)
+	}
+}
+
+// What may be gone on with: interruptions, not verdicts.
+func TestEnds(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, true}, {ErrNothing, true}, {ErrRefused, true}, {ErrBudget, true}, {&rejection{}, true}, {ErrNoAgent, true}, {workspace.ErrHostile, true},
+		{context.Canceled, false}, {fmt.Errorf("%w: %w", ErrFailed, pair.ErrLost), false}, {sbx.ErrDaemon, false}, {secrets.ErrUnfit, false},
+		{errors.New("no space left on device"), false},
+	} {
+		if got := ends(tt.err); got != tt.want {
+			t.Errorf("%v ends a run: %v", tt.err, got)
+		}
 	}
 }

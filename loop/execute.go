@@ -20,7 +20,10 @@ func (r *run) execute(ctx context.Context) (string, error) {
 		}
 	}
 	var err error
-	b.prompt, err = prompt(name, struct{ Task, Plan, Report string }{r.req.Task, r.state.Plan, r.state.Report})
+	b.prompt, err = prompt(name, struct {
+		Task, Plan, Report string
+		Interrupted        bool
+	}{r.req.Task, r.state.Plan, r.state.Report, r.interrupted()})
 	if err != nil {
 		return "", err
 	}

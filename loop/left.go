@@ -82,10 +82,16 @@ func UndeliveredWork(dir string) string {
 	return path
 }
 
+// Resumable reports whether the workspace of a run is kept for [Resume]. dir is the run's folder.
+func Resumable(dir string) bool {
+	_, err := os.Stat(workspaceDir(dir))
+	return err == nil
+}
+
 // ReadReceipt reads the receipt in a run's folder; the error matches [fs.ErrNotExist] if the run has none yet.
 func ReadReceipt(dir string) (Receipt, error) {
 	var receipt Receipt
-	text, err := os.ReadFile(filepath.Join(dir, "receipt.json"))
+	text, err := os.ReadFile(filepath.Join(dir, receiptFile))
 	if err == nil {
 		err = json.Unmarshal(text, &receipt)
 	}

@@ -21,6 +21,19 @@ func (r *run) preflight(ctx context.Context) error {
 	if err := r.checkTask(); err != nil && !r.upOnly {
 		return err
 	}
+	if err := r.preflightAgent(ctx); err != nil {
+		return err
+	}
+	var err error
+	if r.look, err = r.checkout(ctx); err != nil {
+		return err
+	}
+	r.engine, r.engineRef, err = r.req.Locate(ctx)
+	return err
+}
+
+// preflightAgent checks the agent, what it is to go through, and both credentials.
+func (r *run) preflightAgent(ctx context.Context) error {
 	if err := r.lookup(); err != nil {
 		return err
 	}
@@ -38,11 +51,7 @@ func (r *run) preflight(ctx context.Context) error {
 	}
 	r.agentToken, r.githubToken = creds.Agent, creds.GitHub
 	r.redact = secrets.NewRedactor(r.agentToken, r.githubToken)
-	if r.look, err = r.checkout(ctx); err != nil {
-		return err
-	}
-	r.engine, r.engineRef, err = r.req.Locate(ctx)
-	return err
+	return nil
 }
 
 // lookup finds the adapter of the configured agent.

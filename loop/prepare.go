@@ -15,7 +15,11 @@ func (r *run) source() workspace.Source {
 	return workspace.Source{Dir: r.req.Dir, Mode: workspace.ModeClone, Branch: r.branch(), Home: r.req.Home, AllowDirty: r.req.AllowDirty}
 }
 
+// prepare makes the workspace, or finds the one that an earlier process of the run made.
 func (r *run) prepare(ctx context.Context) (string, error) {
+	if r.state.Workspace.Dir != "" {
+		return "the workspace as the run left it", nil
+	}
 	var err error
 	r.state.Workspace, err = r.look.Prepare(ctx, workspaceDir(r.result.Dir))
 	if err != nil {
@@ -24,7 +28,7 @@ func (r *run) prepare(ctx context.Context) (string, error) {
 	for _, note := range r.state.Workspace.Notes {
 		r.log.Emit(events.Noted{Text: note})
 	}
-	return fmt.Sprintf("copy of %s at %.12s", r.state.Workspace.Top, r.state.Workspace.Base), nil
+	return fmt.Sprintf("copy of %s at %.12s", r.state.Workspace.Top, r.state.Workspace.Base), r.save()
 }
 
 func workspaceDir(run string) string { return filepath.Join(run, "workspace") }

@@ -19,7 +19,7 @@ func (r *run) provision(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for _, w := range r.plan.GitHub.Workspaces {
-		if err := os.Mkdir(w.Path, 0o700); err != nil {
+		if err := os.MkdirAll(w.Path, 0o700); err != nil {
 			return "", err
 		}
 	}

@@ -26,6 +26,7 @@ type Asked struct {
 	Version    string        `json:"sbxpair_version"`
 	Started    time.Time     `json:"started"`
 	AllowDirty bool          `json:"allow_dirty,omitempty"`
+	Given      []string      `json:"given,omitempty"` // keys of Config that came from the command line
 }
 
 // State is where a run stands. It is plain data, written after each phase.
@@ -39,6 +40,7 @@ type State struct {
 	End       workspace.EndState  `json:"end"`
 	Verified  []events.Verified   `json:"verified,omitempty"`
 	Reviewed  *events.Reviewed    `json:"reviewed,omitempty"`
+	Ended     bool                `json:"ended"` // the run came to a verdict: there is nothing to go on with
 }
 
 // Session is one session of the agent: how it was judged, what it cost, and where its words are.
@@ -54,9 +56,11 @@ type Session struct {
 
 // The files of a run's folder, beside the lease, the events and the receipt.
 const (
-	askedFile = "asked.json"
-	stateFile = "state.json"
-	workFile  = "work.bundle" // what the agent left
+	askedFile     = "asked.json"
+	stateFile     = "state.json"
+	workFile      = "work.bundle" // what the agent left
+	receiptFile   = "receipt.json"
+	transcriptDir = "transcripts"
 )
 
 // Record is a run as its folder tells it.
@@ -90,7 +94,7 @@ func Load(store *pair.Store, run pair.RunID) (Record, error) {
 func (r *run) ask() error {
 	return r.write(askedFile, Asked{
 		Run: r.id, Task: r.req.Task, Dir: r.look.Top, Repository: r.repo, Config: r.req.Config, Version: r.req.Version,
-		Started: r.started.UTC(), AllowDirty: r.req.AllowDirty,
+		Started: r.started.UTC(), AllowDirty: r.req.AllowDirty, Given: r.req.Given,
 	})
 }
 

@@ -22,6 +22,9 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 	}
 	r.blocked(ctx)
 	r.conclude(err)
+	r.state.Ended = ends(err) || r.upOnly
+	r.result.Resumable = !r.state.Ended && r.state.Attempt > 0
+	err = errors.Join(err, r.save())
 	if r.keep(err) && panicked == nil {
 		r.result.Kept = true
 		err = errors.Join(err, r.pair.Keep(r.result.Outcome, r.plan.Agent.Environment()))
@@ -44,7 +47,9 @@ func (r *run) release(ctx context.Context) error {
 	r.log.Emit(events.PhaseStarted{Phase: events.PhaseRelease})
 	start := time.Now()
 	released, releaseErr := r.pair.Release(ctx, r.result.Outcome, time.Duration(r.req.Config.Limits.Release))
-	releaseErr = errors.Join(releaseErr, RemoveWorkspace(r.result.Dir))
+	if !r.result.Resumable {
+		releaseErr = errors.Join(releaseErr, RemoveWorkspace(r.result.Dir))
+	}
 	done := events.Released{Removed: released.Removed}
 	if releaseErr != nil {
 		done.Left = r.id.Names()
@@ -56,7 +61,7 @@ func (r *run) release(ctx context.Context) error {
 
 // receipt writes the run's summary beside its log, with the hash that closes the log's chain.
 func (r *run) receipt() error {
-	return writeReceipt(filepath.Join(r.result.Dir, "receipt.json"), r)
+	return writeReceipt(filepath.Join(r.result.Dir, receiptFile), r)
 }
 
 // blocked asks the engine which hosts the pair was refused, for the record. A failure to find out is noted, not fatal.

@@ -52,6 +52,7 @@ type Request struct {
 	// AllowDirty goes on with the committed state of a checkout that has uncommitted changes.
 	AllowDirty bool
 
+	Given []string // keys of Config that were given for this run alone: no drift when it is gone on with
 	// Sink is told every event as it happens, from one goroutine at a time. Nil is fine.
 	Sink func(events.Payload)
 }
@@ -84,8 +85,11 @@ type Result struct {
 	// Work is a git bundle of what the agent left, if it was not delivered.
 	Work string `json:"work,omitempty"`
 	Kept bool   `json:"kept,omitempty"`
-	Dir  string `json:"dir,omitempty"` // the run's folder
-	Log  string `json:"log,omitempty"` // the event log in it
+	// Resumable says that the run was interrupted and can be gone on with: its workspace is still there.
+	Resumable bool            `json:"resumable,omitempty"`
+	Drift     []events.Change `json:"drift,omitempty"` // of the configuration, when it was gone on with
+	Dir       string          `json:"dir,omitempty"`   // the run's folder
+	Log       string          `json:"log,omitempty"`   // the event log in it
 }
 
 // Up makes and proves a pair for the checkout and leaves it in place: the first half of [Run], by itself. If any of it
@@ -101,10 +105,17 @@ func Run(ctx context.Context, req Request) (Result, error) {
 }
 
 func start(ctx context.Context, req Request, upOnly bool) (Result, error) {
-	r := &run{req: req, started: time.Now(), id: pair.NewRunID(time.Now()), upOnly: upOnly}
+	now := time.Now()
+	r := &run{req: req, began: now, started: now, id: pair.NewRunID(now), upOnly: upOnly}
+	err := r.start(ctx)
+	return r.result, err
+}
+
+// start carries the run out and fills in its result.
+func (r *run) start(ctx context.Context) error {
 	err := r.masked(r.do(ctx))
 	r.conclude(err)
-	return r.result, err
+	return err
 }
 
 // maskedError is an error whose text holds no credential value: what a host answered, or a program said, may hold one.
@@ -136,7 +147,7 @@ func (r *run) conclude(err error) {
 			r.result.Agent = s.AgentEnded
 		}
 	}
-	r.result.Took, r.result.Outcome, r.result.Reason = time.Since(r.started), Outcome(err), ""
+	r.result.Took, r.result.Outcome, r.result.Reason = time.Since(r.began), Outcome(err), ""
 	switch {
 	case err != nil:
 		r.result.Reason = err.Error()
@@ -170,7 +181,10 @@ type run struct {
 	req     Request
 	upOnly  bool // stop after the proof and keep the pair
 	id      pair.RunID
-	started time.Time
+	started time.Time // the first time
+	began   time.Time // this time
+	resumed bool
+	drift   []events.Change
 	log     *events.Log
 	result  Result
 	state   State
@@ -196,27 +210,16 @@ type run struct {
 	bounds      github.Bounds
 }
 
-// branch is the run's own.
-func (r *run) branch() string { return r.req.Config.GitHub.BranchPrefix + string(r.id) }
-
-func (r *run) do(ctx context.Context) (err error) {
-	preflight := time.Now()
-	if err := r.preflight(ctx); err != nil {
-		return err
-	}
-	if err := r.openGateway(ctx); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.closeGateway(ctx)) }()
+// acquire writes the lease of a new run.
+func (r *run) acquire(context.Context) (err error) {
 	r.pair, err = pair.Acquire(r.engine.Unverified(), r.req.Store, pair.Lease{
 		Run: r.id, Created: r.started.UTC(), Owner: pair.Self(), Engine: r.engineRef, Repository: r.repo, Host: r.req.Config.GitHub.Host,
 	})
-	if err != nil {
-		return err
-	}
-	r.result.Run, r.result.Dir = r.id, r.req.Store.Dir(r.id)
-	r.result.Log = filepath.Join(r.result.Dir, eventLog)
-	defer func() { err = r.finish(ctx, err, recover()) }()
+	return err
+}
+
+// openLog opens the record of a new run.
+func (r *run) openLog() (err error) {
 	if r.log, err = events.Create(r.result.Log, string(r.id), r.redact.Bytes, r.req.Sink); err != nil {
 		return err
 	}
@@ -224,10 +227,38 @@ func (r *run) do(ctx context.Context) (err error) {
 		Version: r.req.Version, Repository: r.repo, Task: r.req.Task, Agent: r.adapter.Name,
 		Engine: r.engineRef.Kind, EngineVer: r.engineRef.Version, Isolation: r.engineRef.Isolation,
 	})
-	r.ended(events.PhasePreflight, 0, time.Since(preflight), "credentials are there and have the right shape", nil)
-	if err := r.ask(); err != nil {
+	return r.ask()
+}
+
+// branch is the run's own.
+func (r *run) branch() string { return r.req.Config.GitHub.BranchPrefix + string(r.id) }
+
+func (r *run) do(ctx context.Context) (err error) {
+	preflight := time.Now()
+	check, take, open := r.preflight, r.acquire, r.openLog
+	if r.resumed {
+		check, take, open = r.preflightAgain, r.retake, r.reopen
+	}
+	if err := check(ctx); err != nil {
 		return err
 	}
+	if err := r.openGateway(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.closeGateway(ctx)) }()
+	r.result.Run, r.result.Dir, r.result.Drift = r.id, r.req.Store.Dir(r.id), r.drift
+	r.result.Log = filepath.Join(r.result.Dir, eventLog)
+	if err := take(ctx); err != nil {
+		if r.pair != nil {
+			err = r.finish(ctx, err, nil)
+		}
+		return err
+	}
+	defer func() { err = r.finish(ctx, err, recover()) }()
+	if err := open(); err != nil {
+		return err
+	}
+	r.ended(events.PhasePreflight, 0, time.Since(preflight), "credentials are there and have the right shape", nil)
 	if limit := time.Duration(r.req.Config.Limits.Run); limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: the run took longer than limits.run (%s)", ErrBudget, limit))

@@ -36,11 +36,15 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 	if why := r.over(before); why != "" {
 		return agent.Result{}, fmt.Errorf("%w: %s", ErrBudget, why)
 	}
-	name := fmt.Sprintf("%02d-%s.jsonl", len(r.state.Sessions)+1, b.phase)
-	dir := filepath.Join(r.result.Dir, "transcripts")
+	dir := filepath.Join(r.result.Dir, transcriptDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return agent.Result{}, fmt.Errorf("create transcript: %w", err)
 	}
+	earlier, err := os.ReadDir(dir) // a session that nobody closed has one too
+	if err != nil {
+		return agent.Result{}, fmt.Errorf("create transcript: %w", err)
+	}
+	name := fmt.Sprintf("%02d-%s.jsonl", len(earlier)+1, b.phase)
 	transcript, err := openPrivate(filepath.Join(dir, name))
 	if err != nil {
 		return agent.Result{}, fmt.Errorf("create transcript: %w", err)

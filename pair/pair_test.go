@@ -402,3 +402,57 @@ func TestLeftoversOfEveryKind(t *testing.T) {
 		t.Errorf("after prune: %+v, %v", found, err)
 	}
 }
+
+// A run whose process is gone is taken over under its own names; one that is somebody's is not.
+func TestRetake(t *testing.T) {
+	now := pair.EngineRef{Kind: pair.EngineLocal, Version: "0.47"}
+	gone := pair.Self()
+	gone.PID, gone.Start = 1<<22+1, "never"
+	for name, tt := range map[string]struct {
+		lease pair.Lease
+		want  error
+	}{
+		"dead":            {pair.Lease{State: pair.Open, Owner: gone, Engine: now}, nil},
+		"closed":          {pair.Lease{State: pair.Closed, Owner: pair.Self(), Engine: now, Outcome: "cancelled"}, nil},
+		"alive":           {pair.Lease{State: pair.Open, Owner: pair.Self(), Engine: now}, pair.ErrOwned},
+		"kept":            {pair.Lease{State: pair.Open, Owner: gone, Engine: now, Kept: true}, pair.ErrOwned},
+		"another engine":  {pair.Lease{State: pair.Open, Owner: gone, Engine: pair.EngineRef{Kind: pair.EngineSbx}}, pair.ErrOwned},
+		"cannot be freed": {pair.Lease{State: pair.Open, Owner: gone, Engine: now}, pair.ErrLeft},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := pair.NewStore(t.TempDir())
+			run := pair.NewRunID(time.Now())
+			tt.lease.Run, tt.lease.Created = run, time.Now().UTC()
+			if err := store.Create(tt.lease); err != nil {
+				t.Fatal(err)
+			}
+			e := &engine{boxes: append([]string{"other"}, run.Names()...)}
+			if name == "cannot be freed" {
+				e.removeErr = sbx.ErrDaemon
+			}
+			p, err := pair.Retake(t.Context(), e, store, run, now, 5*time.Second)
+			if !errors.Is(err, tt.want) {
+				t.Fatalf("%v, want %v", err, tt.want)
+			}
+			l, loadErr := store.Load(run)
+			if loadErr != nil {
+				t.Fatal(loadErr)
+			}
+			if err != nil {
+				if l.State != tt.lease.State || l.Owner != tt.lease.Owner {
+					t.Errorf("the lease is not as it was: %+v", l)
+				}
+				return
+			}
+			if l.State != pair.Open || l.Owner != pair.Self() || l.Outcome != "" || !slices.Equal(e.boxes, []string{"other"}) {
+				t.Errorf("lease %+v, boxes %q", l, e.boxes)
+			}
+			if _, err := pair.Retake(t.Context(), e, store, run, now, time.Second); !errors.Is(err, pair.ErrOwned) {
+				t.Errorf("taken twice: %v", err)
+			}
+			if _, err := p.Release(t.Context(), "delivered", 5*time.Second); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -158,4 +159,12 @@ func (g Grants) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []st
 
 func (g Grants) note(p events.Payload) error {
 	return events.Append(g.path, string(g.run), func(b []byte) []byte { return b }, p) // hosts are no secrets
+}
+
+// Forget removes the record: the pair that it was about is gone.
+func (g Grants) Forget() error {
+	if err := os.Remove(g.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("forget grants: %w", err)
+	}
+	return nil
 }

@@ -88,7 +88,7 @@ func exitCode(err error) int {
 		return signalled.code()
 	case ownFailure:
 		return failure.code
-	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrTask, loop.ErrNoAgent, loop.ErrNoPlan, pair.ErrNoLease, sbx.ErrInvalid, doctor.ErrImport,
+	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrTask, loop.ErrNoAgent, loop.ErrNotResumable, pair.ErrOwned, loop.ErrNoPlan, pair.ErrNoLease, sbx.ErrInvalid, doctor.ErrImport,
 		github.ErrBaseMissing, github.ErrEmptyRepository, github.ErrArchived):
 		return exitUsage
 	case is(loop.ErrBudget):

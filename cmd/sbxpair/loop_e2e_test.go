@@ -3,13 +3,20 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/fixtures/demo/repo"
 	"github.com/sbxpair/sbxpair/fixtures/demo/stage"
 	"github.com/sbxpair/sbxpair/fixtures/model"
 	"github.com/sbxpair/sbxpair/loop"
@@ -94,5 +101,118 @@ func TestRevisions(t *testing.T) {
 	}
 	if result.Spent.Input != 900 || result.Spent.CostUSD == 0 || len(result.Spent.Unpriced) > 0 {
 		t.Errorf("spent %+v", result.Spent)
+	}
+}
+
+// killedIn starts a run and ends it with the signal in the phase. It returns the run's id.
+func killedIn(t *testing.T, s *stage.Stage, phase events.Phase, sig syscall.Signal) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	if err := awaitPhase(ctx, s.State, phase, ended); err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	cmd.Process.Signal(sig)
+	<-ended
+	list, err := filepath.Glob(filepath.Join(s.State, "sbxpair", "runs", "*"))
+	if err != nil || len(list) != 1 {
+		t.Fatalf("runs %q, %v", list, err)
+	}
+	return filepath.Base(list[0])
+}
+
+func told(t *testing.T, s *stage.Stage, run string) loop.Told {
+	t.Helper()
+	got := sbxpair(t, s, "result", run, "--json")
+	got.want(t, 0)
+	var v loop.Told
+	if err := json.Unmarshal([]byte(got.stdout), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// A run whose process was killed while the agent worked is gone on with from its folder alone: under the configuration that
+// it was started with, wherever that is done from (R153), on a fresh pair, and delivered once.
+func TestResumeAfterCrash(t *testing.T) {
+	s := open(t, stage.Options{})
+	run := killedIn(t, s, events.PhaseExecute, syscall.SIGKILL)
+	before := told(t, s, run)
+	if before.Outcome != loop.OutcomeInterrupted || !before.Resumable || before.Exit != -1 || before.Task != repo.Task || len(before.Transcripts) != 1 {
+		t.Errorf("the killed run: %+v", before)
+	}
+	// What is configured today is not what counts.
+	s.Env = append(s.Env, "SBXPAIR_VERIFY=exit 9", "SBXPAIR_LIMITS_EXECUTE=1s")
+	elsewhere := t.TempDir()
+	resume := s.Command(t.Context(), "--config", s.Config, "resume", "--json", run)
+	resume.Dir = elsewhere
+	var stdout, stderr bytes.Buffer
+	resume.Stdout, resume.Stderr = &stdout, &stderr
+	if err := resume.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	t.Run("R153", func(t *testing.T) {
+		for _, text := range []string{"limits.execute", "verify", "goes on with attempt 1"} {
+			if !strings.Contains(stderr.String(), text) {
+				t.Errorf("nothing says %q:\n%s", text, stderr.String())
+			}
+		}
+		if strings.Contains(stderr.String(), "github.repo") {
+			t.Errorf("what was given on the command line is no drift:\n%s", stderr.String())
+		}
+		if after := told(t, s, run); len(after.Drift) < 2 {
+			t.Errorf("drift %+v", after.Drift)
+		}
+	})
+	for _, problem := range s.Result(t.Context()) {
+		t.Error(problem)
+	}
+	after := told(t, s, run)
+	if after.Outcome != "delivered" || after.Resumable || after.Exit != 0 || !strings.Contains(after.Stdout, "slugify") || len(after.Transcripts) != 2 {
+		t.Errorf("the run at its end: %+v", after.Result)
+	}
+	log, err := os.Open(after.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if _, head, err := events.Read(log); err != nil || head != after.LogHead {
+		t.Errorf("the log of both processes does not hold: %v", err)
+	}
+	sbxpair(t, s, "resume", run).want(t, 2, "came to its end: delivered")
+}
+
+// A run that was cancelled in its review is gone on with there: the work is not done twice. Until then its workspace is kept,
+// and nothing else of it.
+func TestResumeAfterCancel(t *testing.T) {
+	s := open(t, stage.Options{})
+	s.Env = append(s.Env, "SBXPAIR_PHASES=execute,verify,review")
+	run := killedIn(t, s, events.PhaseReview, syscall.SIGINT)
+	if v := told(t, s, run); v.Outcome != "cancelled" || !v.Resumable || v.Attempts != 1 {
+		t.Errorf("the cancelled run: %+v", v.Result)
+	}
+	if ls := sbxpair(t, s, "ls"); ls.stdout != "" {
+		t.Errorf("the pair of a cancelled run is still there: %s", ls.stdout)
+	}
+	sbxpair(t, s, "prune", "--force").want(t, 0, "nothing to prune") // what it keeps is no litter
+	sbxpair(t, s, "prune", "--records", "0s", "--dry-run").want(t, 0, run, "sbxpair resume")
+	got := sbxpair(t, s, "resume", "--json", run)
+	got.want(t, 0)
+	if phases := phasesOf(resultOf(t, got)); !slices.Equal(phases, []string{"preflight", "workspace", "provision", "proof", "review", "gate", "deliver", "release"}) {
+		t.Errorf("phases %q", phases)
+	}
+	for _, problem := range s.Result(t.Context()) {
+		t.Error(problem)
+	}
+	if _, err := os.Stat(filepath.Join(s.State, "sbxpair", "runs", run, "workspace")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the workspace of a delivered run: %v", err)
 	}
 }

@@ -47,6 +47,11 @@ func (p *progress) show(payload events.Payload) {
 		}
 		line := fmt.Sprintf("  %-10s %6.1fs  %-6s %s", e.Phase, e.Took.Seconds(), mark, plain(detail))
 		fmt.Fprintln(p.app.stderr, strings.TrimRight(line, " "))
+	case events.Resumed:
+		p.line("goes on with attempt %d", max(1, e.Attempt))
+		for _, c := range e.Drift {
+			p.line("    configured differently today, and not used: %s is %s, and %s in this run", c.Key, plain(c.Now), plain(c.Own))
+		}
 	case events.AgentActed:
 		p.acted(e)
 	case events.Verified:
@@ -110,6 +115,18 @@ func short(s string) string {
 	return s
 }
 
+// money is what was spent, as far as there are prices.
+func money(s events.Spent) string {
+	text := fmt.Sprintf("$%.2f", s.CostUSD)
+	if len(s.Unpriced) > 0 {
+		text += " and what " + plain(strings.Join(s.Unpriced, ", ")) + " costs"
+	}
+	if s.PremiumRequests > 0 {
+		text += fmt.Sprintf(" (%g premium requests)", s.PremiumRequests)
+	}
+	return text
+}
+
 // printResult writes what a person wants to know at the end of a run.
 func printResult(w io.Writer, r loop.Result) {
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
@@ -130,7 +147,13 @@ func printResult(w io.Writer, r loop.Result) {
 		row("branch", "%s is pushed; no pull request yet", d.Branch)
 	}
 	if r.Agent.Outcome != "" {
-		row("agent", "%s: %d turns, %d tokens in (%d cached), %d out", r.Agent.Outcome, r.Agent.Turns, r.Agent.Input, r.Agent.Cached, r.Agent.Output)
+		row("agent", "%s", r.Agent.Outcome)
+	}
+	if s := r.Spent; len(r.Sessions) > 0 {
+		row("used", "%s: %d turns, %d tokens in (%d cached), %d out, %s", count(len(r.Sessions), "session"), s.Turns, s.Input, s.Cached, s.Output, money(s))
+	}
+	if v := r.Reviewed; v != nil && v.Approved {
+		row("review", "approved: %s", short(v.Summary))
 	}
 	for role, strategy := range r.Strategies {
 		if strategy == provision.PlainEnv {
@@ -153,6 +176,9 @@ func printResult(w io.Writer, r loop.Result) {
 	row("event log", "%s", r.Log)
 	if r.Work != "" {
 		row("work", "kept; take it into the checkout with: git fetch %s '+refs/heads/*:refs/heads/*'", r.Work)
+	}
+	if r.Resumable {
+		row("go on", "sbxpair resume %s", r.Run)
 	}
 	if r.Kept {
 		row("kept", "the pair is still there; take it down with: sbxpair down %s", r.Run)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,7 +76,10 @@ func runPrune(ctx context.Context, a *app, o pruneOptions) error {
 			errs = append(errs, err)
 		}
 		for _, l := range records {
-			err := a.store().Forget(l.Run)
+			err := loop.RemoveWorkspace(a.store().Dir(l.Run)) // the agent may have made folders that nobody may enter
+			if err == nil {
+				err = a.store().Forget(l.Run)
+			}
 			if errs = append(errs, err); err == nil {
 				result.Records = append(result.Records, l.Run)
 			}
@@ -184,6 +188,9 @@ func (a *app) oldRecords(age time.Duration) ([]pair.Lease, error) {
 
 // lostWith names the undelivered work that a run's folder holds.
 func lostWith(dir string) string {
+	if loop.Resumable(dir) {
+		return "what an interrupted run had done; it can be gone on with: sbxpair resume " + filepath.Base(dir)
+	}
 	if work := loop.UndeliveredWork(dir); work != "" {
 		return "work that was not delivered, " + work
 	}

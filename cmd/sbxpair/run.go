@@ -78,7 +78,7 @@ func runRun(cmd *cobra.Command, a *app, opts runOptions) error {
 	progress := &progress{app: a}
 	result, err := loop.Run(ctx, loop.Request{
 		Task: task, Dir: a.dir, Config: loaded.Config, Version: a.version, Locate: a.locator(loaded.Config.Engine),
-		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, Proxy: http.ProxyFromEnvironment, Keep: opts.keep, AllowDirty: opts.dirty, Sink: progress.show,
+		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, Proxy: http.ProxyFromEnvironment, Keep: opts.keep, AllowDirty: opts.dirty, Given: loaded.From("flag"), Sink: progress.show,
 	})
 	if result.Run == "" {
 		return err // it never started
