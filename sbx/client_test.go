@@ -342,11 +342,21 @@ func TestPreamble(t *testing.T) {
 		"Sandbox box started successfully\nhi\n":                          "hi\n",
 		"Sandbox other started successfully\nhi\n":                        "Sandbox other started successfully\nhi\n",
 		"Starting sandboxd daemon...\nSandbox box started successfully\n": "",
-		"Starting":                               "Starting",
-		"hi\nSandbox box started successfully\n": "hi\nSandbox box started successfully\n",
-		"Sandbox box started successfully":       "Sandbox box started successfully",
-		strings.Repeat("L", 600) + "\n":          strings.Repeat("L", 600) + "\n",
-		"Logs: /s/daemon.log\nLogs: mine\n":      "Logs: mine\n",
+		"Starting": "Starting",
+		"Starting sandboxd daemon...\nDaemon started (PID: 42, socket: /s)\nLogs: /s/daemon.log\nSandbox box started successfully\r\nhi\n": "hi\n",
+		"Daemon started (PID: 42, socket: /s)\nLogs: /s/daemon.log\nLogs: /s/daemon.log\n":                                                 "Logs: /s/daemon.log\n",
+		"Daemon started (PID: 42, socket: /s)\nDaemon started (PID: 42, socket: /s)\n":                                                     "Daemon started (PID: 42, socket: /s)\n",
+		// What a command prints that only looks like it is the command's.
+		"Starting sandboxd daemon...\nhi\n":                                    "Starting sandboxd daemon...\nhi\n",
+		"Starting sandboxd daemon...":                                          "Starting sandboxd daemon...",
+		"Daemon started (PID: 42)\n":                                           "Daemon started (PID: 42)\n",
+		"No keychain detected - hello\n":                                       "No keychain detected - hello\n",
+		"Sandbox box started successfully\nSandbox box started successfully\n": "Sandbox box started successfully\n",
+		"Sandbox box started successfully\nStarting sandboxd daemon...\n":      "Starting sandboxd daemon...\n",
+		"hi\nSandbox box started successfully\n":                               "hi\nSandbox box started successfully\n",
+		"Sandbox box started successfully":                                     "Sandbox box started successfully",
+		strings.Repeat("L", 600) + "\n":                                        strings.Repeat("L", 600) + "\n",
+		"Logs: /s/daemon.log\nLogs: mine\n":                                    "Logs: /s/daemon.log\nLogs: mine\n",
 	} {
 		for _, size := range []int{1, 7, 1 << 20} {
 			var streamed bytes.Buffer

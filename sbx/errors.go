@@ -235,6 +235,8 @@ func Hint(err error) string {
 	return ""
 }
 
+const installHint = "install Docker Sandboxes, or put sbx-local on the path (Linux)"
+
 type kindHint struct {
 	kind error
 	hint string
@@ -253,7 +255,7 @@ func kindHints() []kindHint {
 		{ErrDaemon, "sbx daemon status, then sbx daemon start -d"},
 		{ErrEngine, "sbx diagnose"},
 		{ErrDiskFull, "free space on the disk that holds the engine's state, or sbx prune"},
-		{ErrForeignTool, "install Docker Sandboxes, or use --engine local"},
-		{ErrNotInstalled, "install Docker Sandboxes, or use --engine local"},
+		{ErrForeignTool, installHint},
+		{ErrNotInstalled, installHint},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -248,20 +249,62 @@ func startedLine(sandbox string) string {
 	return "Sandbox " + sandbox + " started successfully"
 }
 
-func isExecPreamble(line, sandbox string) bool {
-	line = strings.TrimRight(line, "\r\n")
-	return line == startedLine(sandbox) || line == "Sandbox '"+sandbox+"' started successfully" || isPreamble(line)
+func startedQuoted(sandbox string) string { return startedLine("'" + sandbox + "'") }
+
+var daemonStarted = regexp.MustCompile(`^Daemon started \(PID: \d+, socket: [^)]+\)$`)
+
+const daemonStarting = "Starting sandboxd daemon..."
+
+// preambleLen gives the length of what the engine itself put before a command's output: that it starts the daemon, that the
+// daemon was started, where its log is, that the sandbox was started; each once, in this order, and the first and the third
+// only beside another. Whatever else looks alike is the command's. undecided says that more output could make it longer.
+func preambleLen(out []byte, sandbox string) (n int, undecided bool) {
+	for at, stage := 0, 0; ; {
+		end := bytes.IndexByte(out[at:], '\n')
+		if end < 0 {
+			return n, mayBecomePreamble(string(out[at:]), sandbox, stage)
+		}
+		line := strings.TrimRight(string(out[at:at+min(end, maxPreambleLine)]), "\r")
+		at += end + 1
+		switch {
+		case end > maxPreambleLine:
+			return n, false
+		case stage == 0 && line == daemonStarting:
+			stage = 1 // it takes another line to tell
+		case stage < 2 && daemonStarted.MatchString(line):
+			n, stage = at, 2
+		case stage == 2 && strings.HasPrefix(line, "Logs: ") && strings.HasSuffix(line, "daemon.log"):
+			n, stage = at, 3
+		case line == startedLine(sandbox) || line == startedQuoted(sandbox):
+			return at, false
+		default:
+			return n, false
+		}
+	}
+}
+
+// mayBecomePreamble reports whether the start of a line can become one that preambleLen takes at this stage.
+func mayBecomePreamble(start, sandbox string, stage int) bool {
+	lines := []string{startedLine(sandbox) + "\r", startedQuoted(sandbox) + "\r"}
+	if stage == 0 {
+		lines = append(lines, daemonStarting+"\r")
+	}
+	if stage < 2 {
+		lines = append(lines, "Daemon started (PID: ")
+	}
+	if stage == 2 {
+		lines = append(lines, "Logs: ")
+	}
+	return len(start) <= maxPreambleLine && slices.ContainsFunc(lines, func(line string) bool {
+		n := min(len(line), len(start))
+		return line[:n] == start[:n]
+	})
 }
 
 // stripPreamble removes the engine's own lines from the start of a command's output.
 func stripPreamble(out []byte, sandbox string) []byte {
-	for {
-		i := bytes.IndexByte(out, '\n')
-		if i < 0 || i > maxPreambleLine || !isExecPreamble(string(out[:i]), sandbox) {
-			return out
-		}
-		out = out[i+1:]
-	}
+	n, _ := preambleLen(out, sandbox)
+	return out[n:]
 }
 
 // maxPreambleLine bounds what is held back of a stream to see whether it is the engine's.
@@ -281,8 +324,7 @@ func (f *preambleFilter) Write(p []byte) (int, error) {
 		return f.w.Write(p)
 	}
 	f.held = append(f.held, p...)
-	f.held = append([]byte(nil), stripPreamble(f.held, f.sandbox)...)
-	if f.mayBecomePreamble() {
+	if _, undecided := preambleLen(f.held, f.sandbox); undecided {
 		return len(p), nil
 	}
 	if err := f.flush(); err != nil {
@@ -291,25 +333,9 @@ func (f *preambleFilter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (f *preambleFilter) mayBecomePreamble() bool {
-	if bytes.IndexByte(f.held, '\n') >= 0 || len(f.held) > maxPreambleLine {
-		return false
-	}
-	for _, start := range []string{
-		startedLine(f.sandbox) + "\r", "Sandbox '" + f.sandbox + "' started successfully\r",
-		"Starting sandboxd daemon...\r", "Daemon started (PID: ", "Logs: ", "No keychain detected",
-	} {
-		n := min(len(start), len(f.held))
-		if string(f.held[:n]) == start[:n] {
-			return true
-		}
-	}
-	return false
-}
-
 func (f *preambleFilter) flush() error {
 	f.passing = true
-	held := f.held
+	held := stripPreamble(f.held, f.sandbox)
 	f.held = nil
 	if len(held) == 0 {
 		return nil

@@ -163,7 +163,7 @@ func locateLocal(ctx context.Context, o LocateOptions) (Engine, Rejected) {
 	}
 	path, err := findLocal(o)
 	if err != nil {
-		return reject(err, "put sbx-local beside sbxpair or on the path (Linux only)")
+		return reject(err, localHint)
 	}
 	r.Path = path
 	client := New(path, o.Client...)
@@ -172,7 +172,7 @@ func locateLocal(ctx context.Context, o LocateOptions) (Engine, Rejected) {
 		return reject(err, Hint(err))
 	}
 	if !v.IsLocal() {
-		return reject(fmt.Errorf("%w: %s does not call itself sbx-local", ErrForeignTool, path), "put sbx-local beside sbxpair or on the path")
+		return reject(fmt.Errorf("%w: %s does not call itself sbx-local", ErrForeignTool, path), localHint)
 	}
 	d, err := client.Diagnose(ctx)
 	if err != nil {
@@ -192,6 +192,8 @@ func locateLocal(ctx context.Context, o LocateOptions) (Engine, Rejected) {
 	}
 	return e, Rejected{}
 }
+
+const localHint = "put sbx-local on the path, or beside this program (Linux only)"
 
 func findLocal(o LocateOptions) (string, error) {
 	name := EngineLocal

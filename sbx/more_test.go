@@ -150,6 +150,11 @@ func TestErrorTextsForPeople(t *testing.T) {
 			t.Errorf("no hint for %v", kind)
 		}
 	}
+	for name, kind := range kinds() { // a program that imports this package has flags of its own
+		if hint := sbx.Hint(kind); strings.Contains(hint, "sbxpair") || strings.Contains(hint, "--engine") {
+			t.Errorf("the hint for %s is for another program: %q", name, hint)
+		}
+	}
 	if hint := sbx.Hint(errors.New("x")); hint != "" {
 		t.Errorf("hint %q", hint)
 	}

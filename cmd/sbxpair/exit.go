@@ -139,5 +139,9 @@ func hint(err error) string {
 	case errors.Is(err, secrets.ErrMissing):
 		return "make one fine-grained token for each role and put it where the configuration says (sbxpair config show); docs/how-to/tokens.md"
 	}
-	return strings.TrimSpace(sbx.Hint(err))
+	h := strings.TrimSpace(sbx.Hint(err))
+	if h == sbx.Hint(sbx.ErrNotInstalled) { // the library knows nothing of our flags
+		return "install Docker Sandboxes, or use --engine local"
+	}
+	return h
 }

@@ -5,11 +5,13 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sbxpair/sbxpair/fixtures/fakesbx/fake"
+	"github.com/sbxpair/sbxpair/sbx"
 )
 
 // beCommand makes the test binary act as sbxpair: the end-to-end tests start it as a process of its own.
@@ -56,5 +58,17 @@ func ends(ts *testscript.TestScript, negated bool, args []string) {
 	}
 	if want, err := strconv.Atoi(args[0]); err != nil || code != want {
 		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
+
+// TestHintNamesOurFlag: the client's library does not know the flags of this command.
+func TestHintNamesOurFlag(t *testing.T) {
+	for _, err := range []error{sbx.ErrNotInstalled, sbx.ErrForeignTool} {
+		if h := hint(err); !strings.Contains(h, "--engine local") {
+			t.Errorf("hint %q", h)
+		}
+	}
+	if h := hint(sbx.ErrNotSignedIn); h != "sbx login" {
+		t.Errorf("hint %q", h)
 	}
 }
