@@ -57,6 +57,12 @@ func everyMethod(t *testing.T, c *sbx.Client) map[string]func(context.Context) e
 		"Remove":        func(ctx context.Context) error { return c.Remove(ctx, "box") },
 		"Prune":         func(ctx context.Context) error { return second(c.Prune(ctx, sbx.PruneSpec{})) },
 		"VerifyCreated": func(ctx context.Context) error { return second(c.VerifyCreated(ctx, spec)) },
+		"VerifyDenied": func(ctx context.Context) error {
+			return c.VerifyDenied(ctx, sbx.CreateSpec{Name: "box", DenyNetwork: []string{"a.example"}})
+		},
+		"VerifyEnv": func(ctx context.Context) error {
+			return c.VerifyEnv(ctx, sbx.CreateSpec{Name: "box", Env: []sbx.EnvVar{{Name: "A"}}})
+		},
 		"VerifyRemoved": func(ctx context.Context) error { return c.VerifyRemoved(ctx, "box") },
 		"VerifyRules":   func(ctx context.Context) error { return c.VerifyRules(ctx, rule) },
 		"VerifySecrets": func(ctx context.Context) error { return c.VerifySecrets(ctx, sbx.Secret{Name: "x"}) },
