@@ -275,6 +275,33 @@ func TestMergeEnv(t *testing.T) {
 	}
 }
 
+// A runtime folder in use is found by a process with another environment; one that is gone is not.
+func TestStateRuntimeInUse(t *testing.T) {
+	dir, session := filepath.Join(t.TempDir(), "state"), t.TempDir()
+	first, err := OpenState(dir, session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.makeRuntime(); err != nil {
+		t.Fatal(err)
+	}
+	if job, err := OpenState(dir, ""); err != nil || job.Runtime != first.Runtime || !strings.HasPrefix(job.Runtime, session) {
+		t.Errorf("a job has %+v, %v; want %s", job, err, first.Runtime)
+	}
+	first.dropRuntime()
+	job, err := OpenState(dir, "")
+	if err != nil || strings.HasPrefix(job.Runtime, session) {
+		t.Fatalf("after its end: %+v, %v", job, err)
+	}
+	t.Cleanup(func() { os.Remove(job.Runtime) })
+	if err := job.makeRuntime(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := OpenState(dir, session); err != nil || again.Runtime != job.Runtime {
+		t.Errorf("the session has %+v, %v; want %s", again, err, job.Runtime)
+	}
+}
+
 // A state folder whose path gVisor would take for a list is refused before anything is made.
 func TestStatePath(t *testing.T) {
 	for _, name := range []string{"a,b", "a:b"} {

@@ -24,8 +24,10 @@ const maxSocketPath = 107
 // longestSocket is the longest path below a runtime folder: an id and the proxy's socket.
 const longestSocket = len("/00000000-0000-0000-0000-000000000000/proxy.sock")
 
-// OpenState makes the folder of the state at dir; the runtime folder comes with the daemon and goes with it. The sockets go to a folder under userRuntime (XDG_RUNTIME_DIR) if that
-// is ours and short enough, else under /tmp. An existing folder that belongs to someone else is refused.
+// OpenState makes the folder of the state at dir; the runtime folder comes with the daemon and goes with it. It is one that
+// somebody uses already, or else a folder under userRuntime (XDG_RUNTIME_DIR) if that is ours and short enough, else under
+// /tmp: a job without that variable must find the daemon of a session that has it. An existing folder that belongs to someone
+// else is refused.
 func OpenState(dir, userRuntime string) (*State, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -39,6 +41,9 @@ func OpenState(dir, userRuntime string) (*State, error) {
 	}
 	if strings.ContainsAny(dir, ":,") { // gVisor takes the path within a list
 		return nil, fmt.Errorf("state folder %s: a path with a colon or a comma cannot be used; choose another by SBX_LOCAL_STATE or XDG_STATE_HOME", dir)
+	}
+	if run, err := os.Readlink(runtimeLink(dir)); err == nil && notLink(run) == nil && isOurs(run) {
+		return &State{Dir: dir, Runtime: run}, nil // where those are who run, whatever this process's environment says
 	}
 	sum := sha256.Sum256([]byte(dir))
 	leaf := hex.EncodeToString(sum[:4])
@@ -57,11 +62,34 @@ func OpenState(dir, userRuntime string) (*State, error) {
 	return nil, fmt.Errorf("no folder for sockets: %w", errors.Join(errs...))
 }
 
+// runtimeLink leads to the runtime folder in use.
+func runtimeLink(dir string) string { return filepath.Join(dir, "runtime") }
+
 // makeRuntime makes the runtime folder.
-func (s *State) makeRuntime() error { return errors.Join(notLink(s.Runtime), ownDir(s.Runtime)) }
+func (s *State) makeRuntime() error {
+	if err := errors.Join(notLink(s.Runtime), ownDir(s.Runtime)); err != nil {
+		return err
+	}
+	link := runtimeLink(s.Dir)
+	if to, err := os.Readlink(link); err == nil && to == s.Runtime {
+		return nil
+	}
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(s.Runtime, link); err != nil && !errors.Is(err, os.ErrExist) { // another was as fast
+		return err
+	}
+	return nil
+}
 
 // dropRuntime removes the runtime folder if nothing is in it.
 func (s *State) dropRuntime() { os.Remove(s.Runtime) }
+
+func isOurs(dir string) bool {
+	fi, err := os.Stat(dir)
+	return err == nil && fi.IsDir() && ownedByUs(fi) && fi.Mode().Perm()&0o077 == 0
+}
 
 func runtimeBases(userRuntime string) []string {
 	var bases []string
