@@ -1,6 +1,7 @@
 package sbx_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,16 +116,25 @@ func TestLiar(t *testing.T) {
 		"cp in":                {"^cp ", box, func(t *testing.T, c *sbx.Client) error { return c.CopyIn(t.Context(), "box", file(t), "/f") }, `file "f" of 1 bytes did not arrive`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := newEngine(t, "0.47")
-			c := e.client()
-			if tt.before != nil {
-				ok(t, tt.before(t, c))
-			}
-			e.script(`calls: [{match: "` + tt.verb + `"}]`)
-			err := tt.lie(t, c)
-			wantKinds(t, err, sbx.ErrNotApplied)
-			if !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("%v does not say %q", err, tt.says)
+			for _, version := range []string{"0.35", "0.47"} {
+				e := newEngine(t, version)
+				c := e.client()
+				if tt.before != nil {
+					if err := tt.before(t, c); errors.Is(err, sbx.ErrUnsupported) {
+						continue
+					} else if err != nil {
+						t.Fatal(err)
+					}
+				}
+				e.script(`calls: [{match: "` + tt.verb + `"}]`)
+				err := tt.lie(t, c)
+				if errors.Is(err, sbx.ErrUnsupported) && version != "0.47" {
+					continue
+				}
+				wantKinds(t, err, sbx.ErrNotApplied)
+				if !strings.Contains(err.Error(), tt.says) {
+					t.Errorf("%s: %v does not say %q", version, err, tt.says)
+				}
 			}
 		})
 	}
@@ -426,5 +436,51 @@ func TestSettingValues(t *testing.T) {
 			t.Errorf("%s: %+v, %v", key, s, err)
 		}
 		ok(t, e.client().UnsetSetting(t.Context(), key))
+	}
+}
+
+// TestWordsAgainstState: what the engine says is held against what it shows.
+func TestWordsAgainstState(t *testing.T) {
+	const id, other = "3b1f6c1e-6f0a-4f0e-9a51-0d5f7c1a2b01", "c0ffee00-1111-4222-8333-444455556603"
+	listing := `{"sandboxes":[{"name":"box","id":"` + id + `","status":"running"}]}`
+	keep := func(said string) error {
+		return sbx.New("", v47(), canned{"run": says(said, "", 0), "ls": says(listing, "", 0)}.runner(t)).KeepAlive(t.Context(), "box")
+	}
+	ok(t, keep("Starting sandboxd daemon...\n"+id+"\n"))
+	ok(t, keep("kept alive\n"))
+	wantKinds(t, keep(other+"\n"), sbx.ErrNotApplied) // another sandbox
+
+	// A restart that fails, and a daemon that runs: it may be the old one, unless there was none.
+	restart := func(before string) error {
+		asked := 0
+		c, _ := sent(func(args []string) sbx.Result {
+			switch args[0] + " " + args[1] {
+			case "daemon status":
+				if asked++; asked == 1 {
+					return says(`{"status":"`+before+`"}`, "", 0)
+				}
+				return says(`{"status":"running"}`, "", 0)
+			case "daemon restart":
+				return says("", "error: daemon process 4242 still runs\n", 1)
+			}
+			return says(`{"sandboxes":[]}`, "", 0)
+		})
+		return c.DaemonRestart(t.Context())
+	}
+	if err := restart("running"); err == nil || !strings.Contains(err.Error(), "4242") {
+		t.Errorf("the old daemon was taken for a new one: %v", err)
+	}
+	ok(t, restart("stopped"))
+
+	// One that stopped after it was asked what prune would remove was removed as well.
+	pruned := canned{
+		"prune --dry-run": says(`{"would_remove":[{"name":"old"}],"skipped_unknown_stop":[]}`, "", 0),
+		"prune --force":   says("Deleting sandbox old...\nSandbox 'old' removed\nDeleting sandbox new...\nSandbox 'new' removed\n", "", 0),
+		"ls":              says(listing, "", 0),
+	}
+	report, err := sbx.New("", v47(), pruned.runner(t)).Prune(t.Context(), sbx.PruneSpec{})
+	ok(t, err)
+	if !slices.Equal(report.Removed, []string{"old", "new"}) {
+		t.Errorf("removed %q", report.Removed)
 	}
 }
