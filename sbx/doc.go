@@ -16,10 +16,24 @@
 // question of the engine is never answered; it is recognised and becomes a [*PromptError] that names the command to run by
 // hand.
 //
+// # What there is
+//
+// Sandboxes: [Client.Create], [Client.Run] and [Client.KeepAlive], [Client.List], [Client.Get], [Client.Inspect], [Client.Stop],
+// [Client.Remove], [Client.Prune]. Commands in them: [Client.Exec], [Client.Attach]. Files: [Client.CopyIn], [Client.CopyOut].
+// Ports: [Client.Ports], [Client.Publish], [Client.Unpublish]. Network: [Client.PolicyInit], [Client.PolicyAllow],
+// [Client.PolicyDeny], [Client.PolicyCheck], [Client.PolicyList], [Client.PolicyInspect], [Client.PolicyRemove],
+// [Client.PolicyLog], [Client.PolicyReset]. Credentials: [Client.SecretSet], [Client.SecretSetCustom],
+// [Client.SecretSetRegistry], [Client.SecretImport], [Client.SecretList], [Client.SecretRemove]. Images: [Client.TemplateSave],
+// [Client.TemplateLoad], [Client.TemplateList], [Client.TemplateRemove]. The engine itself: [Client.Version],
+// [Client.Diagnose], [Client.Settings], [Client.SetSetting], [Client.DaemonStatus] and its kin, [Client.Login],
+// [Client.CheckSignedIn], [Client.Logout], [Client.Reset]. Each parser is there on its own too, for output that was kept:
+// [ParseSandboxes], [ParseRules] and so on.
+//
 // # Changes are read back
 //
-// Exit 0 is no proof. Every change is looked for afterwards with one read, and a change that is not there is a
-// [*NotAppliedError]. A caller that makes several changes takes [Client.Unverified] for them, and then checks all with one
+// Exit 0 is no proof. Every change is looked for afterwards, mostly with one read, and a change that is not there is a
+// [*NotAppliedError] that says what is missing. What no version shows (the size of a sandbox, the value of a secret, the
+// contents of a copied file) cannot be, and the method says so. A caller that makes several changes takes [Client.Unverified] for them, and then checks all with one
 // read each: [Client.VerifyCreated], [Client.VerifyDenied], [Client.VerifyEnv], [Client.VerifyRules], [Client.VerifySecrets],
 // [Client.VerifyRemoved].
 //
@@ -38,8 +52,14 @@
 //
 // # Credentials
 //
-// Values are [secrets.Value], travel on standard input only, and are masked in everything that comes back. A value that
-// sbx would take on its command line only is not supported: see [CustomSecret].
+// Values are [secrets.Value], travel on standard input only, and are masked in everything that comes back. In the place of a
+// value the engine takes a command or a reference, which it resolves itself. A value that sbx would take on its command line
+// only is not supported: see [CustomSecret].
+//
+// # Recording, and testing without an engine
+//
+// [WithRecorder] writes each call to a file, masked; [NewReplay] plays them. A [Runner] stands between a Client and the
+// program, and can be anything: fixtures/fakesbx/fake has one that is a whole engine, without sandboxes.
 //
 // # Sources
 //
