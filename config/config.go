@@ -62,7 +62,7 @@ type Agent struct {
 	Args     []string       `yaml:"args" json:"args"`         // added to the adapter's
 	Model    string         `yaml:"model" json:"model"`       // model that the agent asks for; empty is its own choice
 	Mounts   []Mount        `yaml:"mounts" json:"mounts"`     // host folders that the agent sandbox sees at the same path: a list of {path, readOnly}
-	Token    secrets.Source `yaml:"token" json:"token"`       // where the model credential comes from: one of {env}, {file} (mode 0600) or {command} (a list); by default the provider's usual variable
+	Token    secrets.Source `yaml:"token" json:"token"`       // where the model credential comes from: one of {env}, {file} (mode 0600), {command} (a list), {keyring} (SERVICE/ACCOUNT) or {gh} (a host, for gh auth token); by default the provider's usual variable
 	Strategy string         `yaml:"strategy" json:"strategy"` // auto, service, custom, or plain-env, which puts the credential itself into the sandbox
 }
 
@@ -275,6 +275,11 @@ func (c Config) Validate() error {
 	}
 	if c.Gateway.Enabled && c.Agent.Strategy == "service" {
 		bad("agent.strategy", "a gateway's key is no built-in service of an engine; use auto")
+	}
+	for key, source := range map[string]secrets.Source{"agent.token": c.Agent.Token, "github.token": c.GitHub.Token} {
+		if err := source.Check(); err != nil {
+			bad(key, "%v", err)
+		}
 	}
 	if c.GitHub.Repo != "" && !repoName.MatchString(c.GitHub.Repo) {
 		bad("github.repo", "%q is not OWNER/NAME", c.GitHub.Repo)

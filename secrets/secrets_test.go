@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zalando/go-keyring"
+
 	"github.com/sbxpair/sbxpair/secrets"
 )
 
@@ -245,5 +247,37 @@ func TestCheckToken(t *testing.T) {
 	}
 	if len(secrets.GitHubPATPlaceholder) != len(pat) {
 		t.Errorf("the placeholder has %d characters, a fine-grained token %d", len(secrets.GitHubPATPlaceholder), len(pat))
+	}
+}
+
+func TestKeyringAndGH(t *testing.T) {
+	keyring.MockInit()
+	if err := keyring.Set("sbxpair", "copilot", "github_pat_kept\n"); err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	script := "#!/bin/sh\n[ \"$*\" = \"auth token --hostname github.com\" ] || exit 1\necho gho_from_gh\n"
+	if err := os.WriteFile(filepath.Join(bin, "gh"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	for _, tt := range []struct {
+		source secrets.Source
+		want   string // "" is missing
+	}{
+		{secrets.Source{Keyring: "sbxpair/copilot"}, "github_pat_kept"},
+		{secrets.Source{Keyring: "sbxpair/other"}, ""},
+		{secrets.Source{GH: "github.com"}, "gho_from_gh"},
+		{secrets.Source{GH: "ghe.example.com"}, ""},
+	} {
+		v, err := tt.source.Resolve(t.Context(), os.LookupEnv)
+		if v.Reveal() != tt.want || (tt.want == "") != errors.Is(err, secrets.ErrMissing) {
+			t.Errorf("%s: %v", tt.source, err)
+		}
+	}
+	for _, bad := range []secrets.Source{{}, {Env: "A", File: "/x"}, {Keyring: "copilot"}, {Keyring: "/x"}, {GH: "--help"}, {GH: "a b"}} {
+		if err := bad.Check(); !errors.Is(err, secrets.ErrUnfit) {
+			t.Errorf("%+v: %v", bad, err)
+		}
 	}
 }

@@ -8,9 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/zalando/go-keyring"
 )
 
 // ErrMissing matches every error that says a credential is not there.
@@ -27,10 +30,39 @@ type Source struct {
 	Env     string   `yaml:"env,omitempty" json:"env,omitempty"`         // name of an environment variable
 	File    string   `yaml:"file,omitempty" json:"file,omitempty"`       // path of a file that only its owner may read
 	Command []string `yaml:"command,omitempty" json:"command,omitempty"` // argv of a program that prints it on standard output
+	Keyring string   `yaml:"keyring,omitempty" json:"keyring,omitempty"` // SERVICE/ACCOUNT in the system's own store of secrets
+	GH      string   `yaml:"gh,omitempty" json:"gh,omitempty"`           // host whose login GitHub's gh holds, such as github.com
+}
+
+// named counts the sources that are named.
+func (s Source) named() int {
+	n := 0
+	for _, is := range []bool{s.Env != "", s.File != "", len(s.Command) > 0, s.Keyring != "", s.GH != ""} {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 // IsZero reports whether no source is named.
-func (s Source) IsZero() bool { return s.Env == "" && s.File == "" && len(s.Command) == 0 }
+func (s Source) IsZero() bool { return s.named() == 0 }
+
+// Check returns what is wrong with how the source is named. The error matches [ErrUnfit].
+func (s Source) Check() error {
+	service, account, both := strings.Cut(s.Keyring, "/")
+	switch {
+	case s.named() != 1:
+		return fmt.Errorf("%w: name exactly one of env, file, command, keyring and gh", ErrUnfit)
+	case s.Keyring != "" && (!both || service == "" || account == ""):
+		return fmt.Errorf("%w: keyring %q is not SERVICE/ACCOUNT", ErrUnfit, s.Keyring)
+	case s.GH != "" && !ghHost.MatchString(s.GH):
+		return fmt.Errorf("%w: gh %q is not a host name", ErrUnfit, s.GH)
+	}
+	return nil
+}
+
+var ghHost = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
 
 // String names the source for people: never the value.
 func (s Source) String() string {
@@ -41,6 +73,10 @@ func (s Source) String() string {
 		return "file " + s.File
 	case len(s.Command) > 0:
 		return "command " + filepath.Base(s.Command[0])
+	case s.Keyring != "":
+		return "keyring " + s.Keyring
+	case s.GH != "":
+		return "gh's login at " + s.GH
 	}
 	return "nowhere"
 }
@@ -70,6 +106,10 @@ func (s Source) resolve(ctx context.Context, lookup func(string) (string, bool))
 		return readFile(s.File)
 	case len(s.Command) > 0:
 		return runCommand(ctx, s.Command)
+	case s.Keyring != "":
+		return readKeyring(ctx, s.Keyring)
+	case s.GH != "":
+		return runCommand(ctx, []string{"gh", "auth", "token", "--hostname", s.GH})
 	}
 	return Value{}, fmt.Errorf("%w: no source is configured", ErrMissing)
 }
@@ -122,6 +162,39 @@ func CheckToken(v Value, what string) error {
 		return unfit(what, "does not have the shape of a GitHub token")
 	default:
 		return unfit(what, "is a key of another provider (%s)", kind)
+	}
+}
+
+// readKeyring asks the system's store of secrets: the macOS keychain, the Windows credential manager, or the Secret
+// Service on other systems.
+func readKeyring(ctx context.Context, name string) (Value, error) {
+	service, account, _ := strings.Cut(name, "/")
+	type answer struct {
+		text string
+		err  error
+	}
+	// The library takes no context, and a locked store may wait for a person. The channel lets the goroutine end
+	// whenever the store answers.
+	got := make(chan answer, 1)
+	go func() {
+		text, err := keyring.Get(service, account)
+		got <- answer{text, err}
+	}()
+	timeout := time.NewTimer(commandTimeout)
+	defer timeout.Stop()
+	select {
+	case a := <-got:
+		switch {
+		case errors.Is(a.err, keyring.ErrNotFound):
+			return Value{}, fmt.Errorf("%w: keyring has no %s", ErrMissing, name)
+		case a.err != nil:
+			return Value{}, fmt.Errorf("%w: keyring %s: %w", ErrMissing, name, a.err)
+		}
+		return New(a.text), nil
+	case <-ctx.Done():
+		return Value{}, ctx.Err()
+	case <-timeout.C:
+		return Value{}, fmt.Errorf("%w: keyring %s: no answer in %s; is it locked?", ErrMissing, name, commandTimeout)
 	}
 }
 
