@@ -205,6 +205,14 @@ type Revoked struct {
 	Reason string   `json:"reason,omitempty"`
 }
 
+// Rotated says that a role's credential was replaced, or removed, while the pair was in place.
+type Rotated struct {
+	Role    string `json:"role"`
+	Removed bool   `json:"removed,omitempty"`
+	Check   string `json:"check,omitempty"` // URL that was asked afterwards, from inside
+	Got     string `json:"got"`             // its answer
+}
+
 // Noted is a warning or a remark that a person should see.
 type Noted struct {
 	Text string `json:"text"`
@@ -241,6 +249,7 @@ func (Delivered) Kind() string    { return "delivered" }
 func (Blocked) Kind() string      { return "blocked" }
 func (Granted) Kind() string      { return "granted" }
 func (Revoked) Kind() string      { return "revoked" }
+func (Rotated) Kind() string      { return "rotated" }
 func (Noted) Kind() string        { return "noted" }
 func (Released) Kind() string     { return "released" }
 func (RunEnded) Kind() string     { return "run.ended" }

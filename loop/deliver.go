@@ -12,6 +12,7 @@ import (
 	"github.com/sbxpair/sbxpair/agent"
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/github"
+	"github.com/sbxpair/sbxpair/provision"
 )
 
 // github returns a client whose every request leaves from inside the github sandbox.
@@ -71,6 +72,8 @@ func deliveryError(err error) error {
 	switch {
 	case errors.Is(err, github.ErrNoChanges):
 		return fmt.Errorf("%w: %w", ErrNothing, err)
+	case errors.Is(err, github.ErrUnauthorized): // the proof before the delivery had it accepted
+		return fmt.Errorf("%w: %w", provision.ErrExpired, err)
 	case errors.Is(err, github.ErrRefused):
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/sbxpair/sbxpair/config"
@@ -24,6 +25,36 @@ func (r *run) takeProof(ctx context.Context) (events.Proof, error) {
 	if err != nil {
 		return events.Proof{}, err
 	}
+	proof, err := r.proofOf(ctx, plan)
+	if errors.Is(err, provision.ErrCredential) && r.proven {
+		// It was good before. An engine may have lost it (docker/sbx-releases#268): it is given once more, not for ever.
+		if r.giveAgain(ctx) {
+			proof, err = r.proofOf(ctx, plan)
+		}
+		if errors.Is(err, provision.ErrCredential) {
+			err = fmt.Errorf("%w: %w", provision.ErrExpired, err)
+		}
+	}
+	return proof, err
+}
+
+// giveAgain gives both credentials to the pair once more, if that was not tried yet.
+func (r *run) giveAgain(ctx context.Context) bool {
+	if r.givenAgain {
+		return false
+	}
+	r.givenAgain = true
+	note := "a credential that was good is refused; both were given to the pair once more"
+	err := provision.Rebind(ctx, r.engine, r.pair, r.plan, provision.Credentials{Agent: r.agentToken, GitHub: r.githubToken})
+	if err != nil {
+		note = "a credential that was good is refused, and could not be given again: " + err.Error()
+	}
+	r.log.Emit(events.Noted{Text: note})
+	return err == nil
+}
+
+// proofOf takes the proof once and records it.
+func (r *run) proofOf(ctx context.Context, plan provision.Plan) (events.Proof, error) {
 	proof, err := provision.Prove(ctx, r.pair, plan, provision.Credentials{Agent: r.agentToken, GitHub: r.githubToken}, r.proofs == 0)
 	r.log.Emit(proof)
 	for _, note := range proof.Notes {

@@ -171,6 +171,8 @@ func Outcome(err error) string {
 		return "budget spent"
 	case errors.Is(err, ErrRefused), errors.Is(err, provision.ErrRefused), errors.Is(err, workspace.ErrHostile), errors.Is(err, workspace.ErrTooLarge), errors.Is(err, provision.ErrNotProven):
 		return "refused"
+	case errors.Is(err, provision.ErrExpired):
+		return "credential expired"
 	case errors.Is(err, secrets.ErrMissing), errors.Is(err, secrets.ErrUnfit), errors.Is(err, provision.ErrCredential):
 		return "credential trouble"
 	}
@@ -204,6 +206,7 @@ type run struct {
 	pair        *pair.Pair
 	proven      bool
 	proofs      int          // how often the proof was taken
+	givenAgain  bool         // the credentials were given to the pair a second time
 	granted     int          // how many grants and revocations are in the record
 	agentResult agent.Result // of the last session that worked on the task
 	fresh       int          // index of the first session of this pair: the CLI's state of earlier ones went with their sandbox

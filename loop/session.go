@@ -11,6 +11,8 @@ import (
 
 	"github.com/sbxpair/sbxpair/agent"
 	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/provision"
 	"github.com/sbxpair/sbxpair/secrets"
 	"github.com/sbxpair/sbxpair/workspace"
 )
@@ -101,6 +103,14 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 	}
 	if res.Stop == agent.StopSpent {
 		verdict.Reason = r.over(r.spent(0, agent.Usage{}))
+	}
+	if verdict.Outcome == agent.BadCredential && r.proven {
+		if r.giveAgain(ctx) {
+			return r.session(ctx, b)
+		}
+		if accepted, err := provision.Accepts(ctx, r.pair, r.plan, pair.RoleAgent); err != nil || !accepted {
+			return res, fmt.Errorf("%w: the agent's model access: %s", provision.ErrExpired, verdict.Reason)
+		}
 	}
 	return res, judged(verdict)
 }

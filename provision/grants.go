@@ -23,8 +23,8 @@ type GrantEngine interface {
 	PolicyRemove(ctx context.Context, ref sbx.RuleRef) error
 }
 
-// Grants is the record of the hosts that were opened to a pair's agent sandbox while it was in place. It is a file of its
-// own beside the run's log, since it is written by other processes than the run's.
+// Grants is the record of what was changed in a pair while it was in place: hosts opened to the agent sandbox and closed
+// again, credentials replaced. It is a file of its own beside the run's log, since other processes than the run's write it.
 type Grants struct {
 	path string
 	run  pair.RunID
@@ -32,10 +32,10 @@ type Grants struct {
 
 // GrantsIn returns the record in a run's folder. Nothing is made before the first grant.
 func GrantsIn(dir string, run pair.RunID) Grants {
-	return Grants{filepath.Join(dir, "grants.jsonl"), run}
+	return Grants{filepath.Join(dir, "changes.jsonl"), run}
 }
 
-// Events returns what was granted and revoked, oldest first: [events.Granted] and [events.Revoked].
+// Events returns what was changed, oldest first: [events.Granted], [events.Revoked] and [events.Rotated].
 func (g Grants) Events() ([]events.Payload, error) {
 	list, err := events.ReadFile(g.path)
 	if err != nil {
@@ -51,6 +51,10 @@ func (g Grants) Events() ([]events.Payload, error) {
 			out = append(out, p)
 		case (events.Revoked{}).Kind():
 			var p events.Revoked
+			err = json.Unmarshal(e.Data, &p)
+			out = append(out, p)
+		case (events.Rotated{}).Kind():
+			var p events.Rotated
 			err = json.Unmarshal(e.Data, &p)
 			out = append(out, p)
 		}

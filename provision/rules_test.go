@@ -170,7 +170,7 @@ func TestGrantsOnAPairInPlace(t *testing.T) {
 	if err != nil || len(list) != 3 {
 		t.Errorf("on record: %v, %v; want one grant and two revocations", list, err)
 	}
-	if info, err := os.Stat(filepath.Join(b.store.Dir(b.plan.Run), "grants.jsonl")); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(filepath.Join(b.store.Dir(b.plan.Run), "changes.jsonl")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the record: %v, %v", info, err)
 	}
 	if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {

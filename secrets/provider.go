@@ -2,7 +2,9 @@ package secrets
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 )
 
 // A Provider is whom a model credential is for, and how requests to it carry the credential.
@@ -13,6 +15,20 @@ type Provider struct {
 	Placeholder string // what a sandbox sees; shaped so that CLIs which look at the shape accept it
 	Check       string // URL that answers 2xx to a good credential and costs nothing
 	kinds       []Kind
+	link        string
+}
+
+// Link is the address where a credential for the provider is made.
+func (p Provider) Link() string { return p.link }
+
+// RepositoryLink is the address where a fine-grained token for work on one repository of host is made, with name,
+// expiry, owner and permissions filled in. The repository itself has to be chosen there: the page takes none by its address.
+// The parameters are those of links in public documentation, gh-aw's among it (September and October 2026).
+func RepositoryLink(host, repo string) string {
+	owner, _, _ := strings.Cut(repo, "/")
+	q := url.Values{"name": {"sbxpair " + repo}, "description": {"sbxpair: push branches, open pull requests, comment on " + repo}, "target_name": {owner},
+		"expires_in": {"30"}, "contents": {"write"}, "pull_requests": {"write"}, "issues": {"write"}}
+	return "https://" + host + "/settings/personal-access-tokens/new?" + q.Encode()
 }
 
 // LookupProvider returns the provider of that name.
@@ -31,13 +47,15 @@ func LookupProvider(name string) (Provider, bool) {
 func Providers() []Provider {
 	return []Provider{
 		{"github", "COPILOT_GITHUB_TOKEN", "Authorization", GitHubPATPlaceholder, "https://api.github.com/copilot_internal/user",
-			[]Kind{KindFineGrained, KindOAuth, KindAppUser, KindInstallation}},
+			[]Kind{KindFineGrained, KindOAuth, KindAppUser, KindInstallation},
+			"https://github.com/settings/personal-access-tokens/new?" + url.Values{"name": {"sbxpair agent"}, "description": {"sbxpair: model requests of the Copilot CLI, nothing else"},
+				"expires_in": {"30"}, "user_copilot_requests": {"read"}}.Encode()},
 		{"anthropic", "ANTHROPIC_API_KEY", "x-api-key", "sk-ant-sbxproxymanaged0000000000000000", "https://api.anthropic.com/v1/models",
-			[]Kind{KindAnthropic}},
+			[]Kind{KindAnthropic}, "https://console.anthropic.com/settings/keys"},
 		{"openai", "OPENAI_API_KEY", "Authorization", "sk-proj-sbxproxymanaged0000000000000000", "https://api.openai.com/v1/models",
-			[]Kind{KindOpenAI}},
+			[]Kind{KindOpenAI}, "https://platform.openai.com/api-keys"},
 		{"google", "GEMINI_API_KEY", "x-goog-api-key", "AIzaSysbxproxymanaged000000000000000000", "https://generativelanguage.googleapis.com/v1beta/models",
-			[]Kind{KindGoogle, KindUnknown}}, // newer keys have other shapes
+			[]Kind{KindGoogle, KindUnknown}, "https://aistudio.google.com/apikey"}, // newer keys have other shapes
 	}
 }
 

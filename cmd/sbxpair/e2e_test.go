@@ -358,6 +358,9 @@ func TestStepByStep(t *testing.T) {
 	sbxpair(t, s, "github", "comment", "--number", "1", "--body", "A comment").want(t, 0, "#issuecomment")
 	sbxpair(t, s, "github", "comment", "--number", "99", "--body", "x").want(t, 1, "404 Not Found")
 	sbxpair(t, s, "doctor", "-C", s.Work).want(t, 0, "ok", "engine")
+	sbxpair(t, s, "credential", "rotate", run).want(t, 0, "replaced the github sandbox's credential; asked from inside: accepted")
+	sbxpair(t, s, "credential", "remove", run, "--role", "agent").want(t, 0, "removed the agent sandbox's credential")
+	sbxpair(t, s, "exec", "--", "curl", "-s", "-H", "Authorization: Bearer "+secrets.GitHubPATPlaceholder, "https://api.github.com/copilot_internal/user").want(t, 0, "not bound")
 	sbxpair(t, s, "prune", "--force").want(t, 0, "nothing to prune") // it was left in place on purpose
 	sbxpair(t, s, "down", run).want(t, 0, "removed "+run)
 	sbxpair(t, s, "down", run).want(t, 2, "closed")
@@ -594,6 +597,24 @@ func TestGitHubTrouble(t *testing.T) {
 		bundle := exec.CommandContext(t.Context(), "git", "-C", s.Work, "bundle", "verify", "--quiet", result.Work)
 		if out, err := bundle.CombinedOutput(); err != nil {
 			t.Errorf("the work is not kept: %v %s", err, out)
+		}
+	})
+	t.Run("R055", func(t *testing.T) { // refused once in the middle of a run: given again, and not called a wrong token
+		s := open(t, stage.Options{})
+		s.Hub.Inject(hub.Fault{Kind: hub.Expired, Op: "repos/get", Skip: 1, Times: 1})
+		sbxpair(t, s, runArgs(s)...).want(t, 0, "both were given to the pair once more")
+		for _, problem := range s.Result(t.Context()) {
+			t.Error(problem)
+		}
+	})
+	t.Run("token expires in the middle", func(t *testing.T) {
+		s := open(t, stage.Options{})
+		s.Hub.Inject(hub.Fault{Kind: hub.Expired, Op: "repos/get", Skip: 1})
+		got := sbxpair(t, s, runArgs(s)...)
+		got.want(t, 5, "both were given to the pair once more", "expired or revoked", "sbxpair credential link")
+		var result loop.Result
+		if err := json.Unmarshal([]byte(got.stdout), &result); err != nil || result.Outcome != "credential expired" || result.Work == "" {
+			t.Errorf("outcome %q, work %q, %v; want it to be its own outcome, and the work kept", result.Outcome, result.Work, err)
 		}
 	})
 	t.Run("the answer holds the token", func(t *testing.T) {

@@ -95,7 +95,7 @@ func exitCode(err error) int {
 		return exitBudget
 	case is(loop.ErrNothing, github.ErrNoChanges):
 		return exitNothing
-	case is(secrets.ErrMissing, secrets.ErrUnfit, provision.ErrCredential, github.ErrUnauthorized):
+	case is(secrets.ErrMissing, secrets.ErrUnfit, provision.ErrCredential, provision.ErrStale, github.ErrUnauthorized):
 		return exitCredential
 	case is(loop.ErrRefused, provision.ErrRefused, provision.ErrNotProven, github.ErrForbidden, github.ErrBlockedByPolicy,
 		github.ErrRefused, github.ErrOutOfBounds, github.ErrPushRefused, github.ErrBranchMoved, workspace.ErrHostile, workspace.ErrTooLarge, doctor.ErrCredentialInside):
@@ -136,6 +136,10 @@ func hint(err error) string {
 		return "sbxpair prune"
 	case errors.Is(err, loop.ErrNoAgent):
 		return "use a template that has the CLI, or mount a folder with it: docs/how-to/agent-cli.md"
+	case errors.Is(err, provision.ErrExpired):
+		return "make a new token (sbxpair credential link) and put it where the old one was; what was done is kept in the run's folder"
+	case errors.Is(err, provision.ErrPermission), errors.Is(err, provision.ErrCredential):
+		return "sbxpair credential link"
 	case errors.Is(err, secrets.ErrMissing):
 		return "make one fine-grained token for each role and put it where the configuration says (sbxpair config show); docs/how-to/tokens.md"
 	}

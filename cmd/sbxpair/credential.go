@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/loop"
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/policy"
+	"github.com/sbxpair/sbxpair/secrets"
+)
+
+func newCredentialCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{Use: "credential", Short: "Links to make tokens; replace or remove those of a pair in place", Args: usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd.AddCommand(newLinkCmd(a), newRotateCmd(a), newWithdrawCmd(a))
+	return cmd
+}
+
+// tokenLink is where a role's token is made.
+type tokenLink struct {
+	Role pair.Role `json:"role"`
+	URL  string    `json:"url"`
+	Then string    `json:"then"` // what the page does not have filled in
+}
+
+func newLinkCmd(a *app) *cobra.Command {
+	var repo string
+	cmd := &cobra.Command{
+		Use: "link", Short: "Print the addresses where the two tokens of a pair are made, with the right permissions filled in", Args: usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			set := map[string]any{}
+			if repo != "" {
+				set["github.repo"] = repo
+			}
+			return runLink(cmd.Context(), a, set)
+		},
+	}
+	cmd.Flags().StringVar(&repo, "repo", "", "repository on GitHub, OWNER/NAME (default: the checkout's origin)")
+	return cmd
+}
+
+func runLink(ctx context.Context, a *app, set map[string]any) error {
+	loaded, err := a.settings(set)
+	if err != nil {
+		return err
+	}
+	name, err := loop.Repository(ctx, a.request(loaded.Config))
+	if err != nil {
+		return err
+	}
+	at, err := policy.ParseGitHub(loaded.Config.GitHub.Host)
+	if err != nil {
+		return &usageError{err}
+	}
+	provider, err := loaded.Config.Agent.ModelProvider()
+	if err != nil {
+		return &usageError{err}
+	}
+	links := []tokenLink{
+		{pair.RoleAgent, provider.Link(), "take the account that pays for the model, and no repository"},
+		{pair.RoleGitHub, secrets.RepositoryLink(at.Host, name), "choose \"Only select repositories\" and " + name},
+	}
+	if provider.Name != "github" {
+		links[0].Then = "make a key for this purpose alone"
+	}
+	return a.print(map[string]any{"links": links}, func(w io.Writer) {
+		for _, l := range links {
+			fmt.Fprintf(w, "%s: %s\n  %s\n", l.Role, l.URL, l.Then)
+		}
+	})
+}
+
+func newRotateCmd(a *app) *cobra.Command {
+	var role string
+	cmd := &cobra.Command{
+		Use: "rotate RUN", Short: "Replace a credential of a pair in place by the one that the configuration finds now", Args: usage(cobra.ExactArgs(1)),
+		Long: "Fetches the token from where the configuration says, gives it to the sandbox's binding, and proves from inside that the\n" +
+			"host takes it. If the engine has stored it and the sandbox goes on with the old one, that is an error.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return changeCredential(cmd.Context(), a, args[0], role, false)
+		},
+	}
+	roleFlag(cmd, &role)
+	return cmd
+}
+
+func newWithdrawCmd(a *app) *cobra.Command {
+	var role string
+	cmd := &cobra.Command{
+		Use: "remove RUN", Short: "Take a credential out of a pair in place", Args: usage(cobra.ExactArgs(1)),
+		Long: "Removes the sandbox's secret and proves from inside that its host refuses the sandbox now. The pair stays.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return changeCredential(cmd.Context(), a, args[0], role, true)
+		},
+	}
+	roleFlag(cmd, &role)
+	return cmd
+}
+
+func roleFlag(cmd *cobra.Command, role *string) {
+	cmd.Flags().StringVar(role, "role", "github", "whose credential: agent or github")
+	completeFlag(cmd, "role", string(pair.RoleAgent), string(pair.RoleGitHub))
+}
+
+func changeCredential(ctx context.Context, a *app, run, which string, remove bool) error {
+	role := pair.Role(which)
+	if role != pair.RoleAgent && role != pair.RoleGitHub {
+		return &usageError{fmt.Errorf("role %q is neither agent nor github", which)}
+	}
+	engine, plan, changes, err := a.inPlace(run)
+	if err != nil {
+		return err
+	}
+	l, err := a.theLease(run)
+	if err != nil {
+		return err
+	}
+	p := pair.Attach(engine, a.store(), l)
+	var done events.Rotated
+	if remove {
+		done, err = changes.Withdraw(ctx, engine, p, plan, role)
+	} else {
+		var value secrets.Value
+		if value, err = a.credential(ctx, role); err == nil {
+			done, err = changes.Rotate(ctx, engine, p, plan, role, value)
+		}
+	}
+	if done.Role == "" {
+		return err
+	}
+	return errors.Join(err, a.print(done, func(w io.Writer) {
+		verb := "replaced"
+		if done.Removed {
+			verb = "removed"
+		}
+		fmt.Fprintf(w, "%s the %s sandbox's credential; asked from inside: %s\n", verb, done.Role, strings.TrimSpace(done.Got+" "+done.Check))
+	}))
+}
+
+// credential fetches and checks a role's token as a run would.
+func (a *app) credential(ctx context.Context, role pair.Role) (secrets.Value, error) {
+	loaded, err := a.settings(nil)
+	if err != nil {
+		return secrets.Value{}, err
+	}
+	c := loaded.Config
+	provider, err := c.Agent.ModelProvider()
+	if err != nil {
+		return secrets.Value{}, &usageError{err}
+	}
+	source, check := c.Agent.Token, provider.CheckToken
+	if role == pair.RoleGitHub {
+		source, check = c.GitHub.Token, secrets.CheckToken
+	}
+	value, err := source.Resolve(ctx, os.LookupEnv)
+	if err == nil {
+		err = check(value, fmt.Sprintf("the %s token (%s)", role, source))
+	}
+	return value, err
+}
