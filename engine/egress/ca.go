@@ -118,11 +118,14 @@ func createCA(dir, path string) error {
 	}
 	now := time.Now()
 	tmpl := &x509.Certificate{
-		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: "sbx-local proxy CA", Organization: []string{"sbx-local"}},
-		NotBefore:             now.Add(-clockSkew),
-		NotAfter:              now.Add(caLife),
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: "sbx-local proxy CA", Organization: []string{"sbx-local"}},
+		NotBefore:    now.Add(-clockSkew),
+		NotAfter:     now.Add(caLife),
+		KeyUsage:     x509.KeyUsageCertSign,
+		// What it signs is good for servers and nothing else. Names are not constrained: a denied host, any host, is answered
+		// with a page inside TLS, and what running programs trust cannot change when a credential is bound to a new host.
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
 		IsCA:                  true,
 		MaxPathLenZero:        true,

@@ -2,14 +2,18 @@ package egress
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/rand"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sbxpair/sbxpair/policy"
 )
@@ -67,6 +71,7 @@ func TestCA(t *testing.T) {
 			t.Errorf("%s: not cached", name)
 		}
 	}
+	signsServersOnly(t, ca, pool)
 	for i := range 2 * maxLeaves {
 		h, err := policy.ParseHost(fmt.Sprintf("h%d.test", i))
 		if err != nil {
@@ -94,5 +99,38 @@ func TestCA(t *testing.T) {
 	}
 	if _, err := LoadOrCreateCA(dir); !errors.Is(err, ErrCA) {
 		t.Errorf("a damaged file: %v", err)
+	}
+}
+
+// signsServersOnly shows what the key is worth to a thief: nothing that it signs is good for clients or code, and no
+// authority below it is one. That any name is in, the page of a denied host needs.
+func signsServersOnly(t *testing.T, ca *CA, pool *x509.CertPool) {
+	t.Helper()
+	sign := func(tmpl, parent *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
+		t.Helper()
+		tmpl.SerialNumber, tmpl.NotBefore, tmpl.NotAfter = big.NewInt(7), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+		der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, ca.leafKey.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cert
+	}
+	every := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageCodeSigning, x509.ExtKeyUsageEmailProtection}
+	leaf := sign(&x509.Certificate{DNSNames: []string{"any.test"}, ExtKeyUsage: every}, ca.cert, ca.key)
+	for _, usage := range every {
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{usage}})
+		if server := usage == x509.ExtKeyUsageServerAuth; (err == nil) != server {
+			t.Errorf("usage %v: %v", usage, err)
+		}
+	}
+	below := sign(&x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, ca.cert, ca.key)
+	middle := x509.NewCertPool()
+	middle.AddCert(below)
+	if _, err := sign(&x509.Certificate{DNSNames: []string{"any.test"}}, below, ca.leafKey).Verify(x509.VerifyOptions{Roots: pool, Intermediates: middle}); err == nil {
+		t.Error("an authority below it is one")
 	}
 }

@@ -48,6 +48,7 @@ const (
 	keyNoProxy  = "no_proxy"
 	keyBoxProxy = "proxy.sandbox" // sbx 0.47 tells the sandboxes' traffic from the daemon's; here there is only the former
 	keyBoxNo    = "no_proxy.sandbox"
+	keySecrets  = "secrets.store"
 )
 
 // Defaults and bounds.
@@ -70,14 +71,15 @@ func definitions() []definition {
 	number := func(key string, def, min, max int, description string) definition {
 		return definition{Setting{Key: key, Type: "int", Default: def, Description: description}, min, max, ""}
 	}
-	text := func(key, env, description string) definition {
-		return definition{Setting{Key: key, Type: "string", Default: "", EnvVar: env, Description: description}, 0, 0, ""}
+	text := func(key, def, env, description string) definition {
+		return definition{Setting{Key: key, Type: "string", Default: def, EnvVar: env, Description: description}, 0, 0, ""}
 	}
 	return []definition{
-		text(keyProxy, "", "Proxy that this machine needs to reach the world (http, https or socks5 address)"),
-		text(keyNoProxy, "", "Names, domains, addresses and ranges reached without it, with commas"),
-		text(keyBoxProxy, "DOCKER_SANDBOXES_PROXY", "The same for the traffic of sandboxes, which is all there is here"),
-		text(keyBoxNo, "DOCKER_SANDBOXES_NO_PROXY", "Names, domains, addresses and ranges reached without that, with commas"),
+		text(keyProxy, "", "", "Proxy that this machine needs to reach the world (http, https or socks5 address)"),
+		text(keyNoProxy, "", "", "Names, domains, addresses and ranges reached without it, with commas"),
+		text(keyBoxProxy, "", "DOCKER_SANDBOXES_PROXY", "The same for the traffic of sandboxes, which is all there is here"),
+		text(keyBoxNo, "", "DOCKER_SANDBOXES_NO_PROXY", "Names, domains, addresses and ranges reached without that, with commas"),
+		text(keySecrets, inFile, "", "Where secrets that are set from now on are kept: file (0600) or keyring (the system's)"),
 		number(keyAutoStop, 0, 0, maxGrace, "Stop a sandbox so many seconds after its last session ended (0: never)"),
 		{Setting{Key: keyUDP, Type: "bool", Default: false, Description: "Allow UDP egress by policy", RequiresRestart: true, FeatureFlag: true}, 0, 0, "a sandbox of this engine has no way out but its HTTP proxy"},
 		number(keyDisk, defaultDisk, 1, maxDisk, "Most GiB that a sandbox may hold outside its workspaces, from its next start"),
@@ -189,8 +191,20 @@ func (d definition) parse(text string) (any, error) {
 	return v, nil
 }
 
+// The places for secrets.
+const (
+	inFile    = "file"
+	inKeyring = "keyring"
+)
+
 // parseText returns a text as it is shown: of a proxy's password, nothing.
 func (d definition) parseText(text string) (any, error) {
+	if d.Key == keySecrets {
+		if text != inFile && text != inKeyring {
+			return nil, fmt.Errorf("%w %q for %s: give %s or %s", ErrValue, text, d.Key, inFile, inKeyring)
+		}
+		return text, nil
+	}
 	if strings.HasPrefix(d.Key, keyNoProxy) {
 		if strings.ContainsFunc(text, unicode.IsControl) {
 			return nil, fmt.Errorf("%w for %s: control character", ErrValue, d.Key)
@@ -216,6 +230,12 @@ func (s *Store) Proxies() (upstream.Proxies, error) {
 	v := *values
 	proxy := cmp.Or(v[keyBoxProxy], v[keyProxy])
 	return upstream.Proxies{HTTP: proxy, HTTPS: proxy, NoProxy: cmp.Or(v[keyBoxNo], v[keyNoProxy])}, nil
+}
+
+// Keyring reports whether secrets are to be kept in the system's keyring.
+func (s *Store) Keyring() (bool, error) {
+	one, err := s.Get(keySecrets)
+	return one.Value == inKeyring, err
 }
 
 func (s *Store) number(key string) (int, error) {

@@ -33,7 +33,7 @@ func TestStore(t *testing.T) {
 		want       error
 	}{
 		{"nothing", "1", ErrUnknown}, {keyAutoStop, "-1", ErrValue}, {keyAutoStop, "soon", ErrValue}, {keyPids, "1", ErrValue},
-		{keySSHAgent, "true", ErrValue}, {keyUDP, "1", ErrValue}, {keySSHAgent, "maybe", ErrValue}, {keySSHAgent, "false", nil}, {keyDisk, "40", nil},
+		{keySSHAgent, "true", ErrValue}, {keyUDP, "1", ErrValue}, {keySSHAgent, "maybe", ErrValue}, {keySecrets, "drawer", ErrValue}, {keySecrets, "keyring", nil}, {keySSHAgent, "false", nil}, {keyDisk, "40", nil},
 	} {
 		if _, err := s.Set(t.Context(), tt.key, tt.value); !errors.Is(err, tt.want) {
 			t.Errorf("set %s %s: %v, want %v", tt.key, tt.value, err, tt.want)
@@ -45,7 +45,7 @@ func TestStore(t *testing.T) {
 	if n, err := s.DiskGiB(); err != nil || n != 40 {
 		t.Errorf("disk is %d, %v", n, err)
 	}
-	if list, err := s.List(); err != nil || len(list) != 9 || list[0].Key != keyAutoStop {
+	if list, err := s.List(); err != nil || len(list) != 10 || list[0].Key != keyAutoStop {
 		t.Errorf("list: %+v, %v", list, err)
 	}
 	for text, want := range map[string]error{"{": statefile.ErrCorrupt, `{"limits.pids":"many"}`: ErrValue} { // nothing is assumed in its place

@@ -31,8 +31,8 @@ func (b Binding) Covers(h policy.Host, port uint16) bool {
 // Style returns how a service's credential is written on host. It means nothing for a custom secret.
 func (b Binding) Style(h policy.Host) Style { return b.service.Style(h) }
 
-// Value returns the credential. For one that a command fetches it may wait for it, at most ten seconds; the error
-// then matches [ErrCommand].
+// Value returns the credential. For one that a command or the keyring has it may wait, at most ten seconds; the error
+// then matches [ErrCommand] or [ErrKeyring].
 func (b Binding) Value(ctx context.Context) (secrets.Value, error) {
 	if b.fetch == nil {
 		return secrets.Value{}, fmt.Errorf("%w: %s has no value", ErrInvalid, b.Name)
@@ -138,16 +138,31 @@ func (s *Store) Env(sandbox string) ([]string, error) {
 }
 
 func (s *Store) fetcher(v storedValue) func(context.Context) (secrets.Value, error) {
-	if v.Command == "" {
+	if v.Command == "" && v.Item == "" {
 		value := secrets.New(string(v.Value) + "\n") // New takes one line end off
 		return func(context.Context) (secrets.Value, error) { return value, nil }
 	}
-	return func(ctx context.Context) (secrets.Value, error) { return s.fetchCommand(ctx, v) }
+	return func(ctx context.Context) (secrets.Value, error) { return s.fetch(ctx, v) }
 }
 
-// fetchCommand runs a command once for all who wait for it. A change of the stored secret has another key.
-func (s *Store) fetchCommand(ctx context.Context, v storedValue) (secrets.Value, error) {
-	key := v.Created.String() + "\x00" + v.Command
+// obtain runs the command, or asks the keyring, behind a secret. Both end by themselves.
+func (s *Store) obtain(ctx context.Context, v storedValue) (secrets.Value, error) {
+	if v.Item != "" {
+		if s.keyring == nil {
+			return secrets.Value{}, fmt.Errorf("%w: not set up", ErrKeyring)
+		}
+		return s.keyring.Get(ctx, v.Item)
+	}
+	argv, err := splitCommand(v.Command)
+	if err != nil {
+		return secrets.Value{}, err
+	}
+	return runCommand(ctx, argv, v.Env)
+}
+
+// fetch obtains a value once for all who wait for it. A change of the stored secret has another key.
+func (s *Store) fetch(ctx context.Context, v storedValue) (secrets.Value, error) {
+	key := v.Created.String() + "\x00" + v.Item + "\x00" + v.Command
 	if f, ok := s.remembered(key); ok {
 		return f.value, f.err
 	}
@@ -155,19 +170,15 @@ func (s *Store) fetchCommand(ctx context.Context, v storedValue) (secrets.Value,
 		if f, ok := s.remembered(key); ok {
 			return f.value, f.err
 		}
-		argv, err := splitCommand(v.Command)
-		var value secrets.Value
-		if err == nil {
-			// Not ctx: the first to wait must not end it for the others; runCommand has its own deadline.
-			value, err = runCommand(context.WithoutCancel(ctx), argv)
-		}
+		// Not ctx: the first to wait must not end it for the others.
+		value, err := s.obtain(context.WithoutCancel(ctx), v)
 		hold := failureHold
 		if err == nil {
 			if hold = v.Refresh; hold <= 0 {
 				hold = DefaultRefresh
 			}
 		}
-		s.remember(key, fetch{value, err, time.Now().Add(hold)})
+		s.remember(key, fetched{value, err, time.Now().Add(hold)})
 		return value, err
 	})
 	select {
@@ -179,14 +190,14 @@ func (s *Store) fetchCommand(ctx context.Context, v storedValue) (secrets.Value,
 	}
 }
 
-func (s *Store) remembered(key string) (fetch, bool) {
+func (s *Store) remembered(key string) (fetched, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.fetched[key]
 	return f, ok && time.Now().Before(f.until)
 }
 
-func (s *Store) remember(key string, f fetch) {
+func (s *Store) remember(key string, f fetched) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()

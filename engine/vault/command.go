@@ -76,9 +76,9 @@ func splitCommand(line string) ([]string, error) {
 	return words, nil
 }
 
-// runCommand runs the command in a fresh empty folder and returns what it prints on standard output. Its arguments and
-// output are in no error: either may be the value.
-func runCommand(ctx context.Context, argv []string) (secrets.Value, error) {
+// runCommand runs the command in a fresh empty folder, with env over this process's own variables, and returns what it prints
+// on standard output. Its arguments and output are in no error: either may be the value.
+func runCommand(ctx context.Context, argv, env []string) (secrets.Value, error) {
 	name := filepath.Base(argv[0])
 	dir, err := os.MkdirTemp("", "sbx-credential-")
 	if err != nil {
@@ -88,7 +88,7 @@ func runCommand(ctx context.Context, argv []string) (secrets.Value, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir = dir
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second

@@ -13,7 +13,7 @@ func TestCommandHangs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err := runCommand(ctx, []string{"/bin/sh", "-c", "sleep 600 & sleep 600"})
+	_, err := runCommand(ctx, []string{"/bin/sh", "-c", "sleep 600 & sleep 600"}, nil)
 	if !errors.Is(err, ErrCommand) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}

@@ -43,7 +43,10 @@ func (e *CustomExistsError) Error() string {
 // Secret is where a value comes from: exactly one of Value and Command is given.
 type Secret struct {
 	Value   secrets.Value
+	Keyring bool          // keep Value in the store's keyring, not in its file
 	Command string        // absolute path and arguments; see Set
+	Ref     string        // what Command reads, for listings; see RefCommand
+	Env     []string      // NAME=VALUE over the environment that Command runs in
 	Refresh time.Duration // how long a fetched value is kept; 0: DefaultRefresh
 }
 
@@ -80,7 +83,10 @@ type document struct {
 
 type storedValue struct {
 	Value   []byte        `json:"value,omitempty"` // base64 in the file: values are bytes, JSON strings are not
+	Item    string        `json:"item,omitempty"`  // of the keyring, in place of a value
 	Command string        `json:"command,omitempty"`
+	Ref     string        `json:"ref,omitempty"`
+	Env     []string      `json:"env,omitempty"`
 	Refresh time.Duration `json:"refresh_ns,omitempty"`
 	Created time.Time     `json:"created"`
 }
@@ -101,16 +107,17 @@ type storedCustom struct {
 
 // A Store is the secrets of one state folder. It is safe for concurrent use, also by several processes.
 type Store struct {
-	file *statefile.File[document]
+	file    *statefile.File[document]
+	keyring Keyring
 
 	runs    singleflight.Group
 	mu      sync.Mutex
-	fetched map[string]fetch
+	fetched map[string]fetched
 	from    *document // what bound was made of
 	bound   map[string][]Binding
 }
 
-type fetch struct {
+type fetched struct {
 	value secrets.Value
 	err   error
 	until time.Time
@@ -120,12 +127,18 @@ type fetch struct {
 func Open(dir string) *Store {
 	return &Store{
 		file:    statefile.New[document](filepath.Join(dir, "secrets.json"), 0o600),
-		fetched: map[string]fetch{},
+		fetched: map[string]fetched{},
 	}
 }
 
+// WithKeyring makes the store keep values in k where a [Secret] asks for it, and read from k what is there.
+func (s *Store) WithKeyring(k Keyring) *Store {
+	s.keyring = k
+	return s
+}
+
 // Set stores the credential of a service. The error matches [ErrExists] if one is there and s.Force is not set,
-// [ErrInvalid] for what cannot be used, [ErrCommand] for a command that does not work.
+// [ErrInvalid] for what cannot be used, [ErrCommand] for a command that does not work, [ErrKeyring] for a keyring.
 func (s *Store) Set(ctx context.Context, sec ServiceSecret) error {
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`).MatchString(sec.Service) {
 		return fmt.Errorf("%w: service name %q", ErrInvalid, clip(sec.Service))
@@ -134,7 +147,7 @@ func (s *Store) Set(ctx context.Context, sec ServiceSecret) error {
 	if err != nil {
 		return err
 	}
-	return s.update(ctx, func(d *document) error {
+	return s.store(ctx, sec.Secret, value, func(d *document, value storedValue, replaced *storedValue) error {
 		row := storedService{sec.Service, sec.Sandbox, value}
 		i := slices.IndexFunc(d.Services, func(h storedService) bool { return h.Service == sec.Service && h.Scope == sec.Sandbox })
 		switch {
@@ -143,10 +156,22 @@ func (s *Store) Set(ctx context.Context, sec ServiceSecret) error {
 		case !sec.Force:
 			return fmt.Errorf("%w: service %q", ErrExists, sec.Service)
 		default:
-			d.Services[i] = row
+			*replaced, d.Services[i] = d.Services[i].storedValue, row
 		}
 		return nil
 	})
+}
+
+// store keeps a value where it belongs and writes a row for it; what the row replaces is forgotten.
+func (s *Store) store(ctx context.Context, sec Secret, value storedValue, put func(d *document, value storedValue, replaced *storedValue) error) error {
+	if err := s.keep(ctx, sec, &value); err != nil {
+		return err
+	}
+	var replaced storedValue
+	if err := s.update(ctx, func(d *document) error { return put(d, value, &replaced) }); err != nil {
+		return errors.Join(err, s.forget(context.WithoutCancel(ctx), value))
+	}
+	return s.forget(ctx, replaced)
 }
 
 // SetCustom stores a custom secret and returns its placeholder, and whether it was made here. The same placeholder in
@@ -185,7 +210,7 @@ func (s *Store) SetCustom(ctx context.Context, c CustomSecret) (placeholder stri
 	if !c.Value.IsZero() && strings.Contains(c.Value.Reveal(), placeholder) {
 		return "", false, fmt.Errorf("%w: the value holds its own placeholder", ErrInvalid)
 	}
-	err = s.update(ctx, func(d *document) error {
+	err = s.store(ctx, c.Secret, value, func(d *document, value storedValue, replaced *storedValue) error {
 		row := storedCustom{c.Sandbox, c.Env, placeholder, hosts, value}
 		for _, h := range d.Custom {
 			if h.Scope == c.Sandbox && c.Env != "" && h.Env == c.Env && h.Placeholder != placeholder {
@@ -196,7 +221,7 @@ func (s *Store) SetCustom(ctx context.Context, c CustomSecret) (placeholder stri
 		if i < 0 {
 			d.Custom = append(d.Custom, row)
 		} else {
-			d.Custom[i] = row
+			*replaced, d.Custom[i] = d.Custom[i].storedValue, row
 		}
 		return nil
 	})
@@ -247,11 +272,11 @@ func (s Secret) stored(ctx context.Context, noVerify bool) (storedValue, error) 
 			return v, err
 		}
 		if !noVerify {
-			if _, err := runCommand(ctx, argv); err != nil {
+			if _, err := runCommand(ctx, argv, s.Env); err != nil {
 				return v, err
 			}
 		}
-		v.Command = s.Command
+		v.Command, v.Ref, v.Env = s.Command, s.Ref, s.Env
 	case s.Value.IsZero():
 		return v, fmt.Errorf("%w: the value is empty", ErrInvalid)
 	case len(s.Value.Reveal()) > maxValue:
@@ -301,7 +326,13 @@ func (s *Store) RemoveAll(ctx context.Context, sandbox string) (int, error) {
 }
 
 // Reset removes everything.
-func (s *Store) Reset(ctx context.Context) error { return s.file.Remove(ctx) }
+func (s *Store) Reset(ctx context.Context) error {
+	_, err := s.remove(ctx, func(storedService) bool { return true }, func(storedCustom) bool { return true })
+	if err != nil && !errors.Is(err, statefile.ErrCorrupt) {
+		return err
+	}
+	return s.file.Remove(ctx)
+}
 
 func (s *Store) remove(ctx context.Context, service func(storedService) bool, custom func(storedCustom) bool) (int, error) {
 	// Nothing to remove must leave no file behind.
@@ -312,19 +343,33 @@ func (s *Store) remove(ctx context.Context, service func(storedService) bool, cu
 	if (service == nil || !slices.ContainsFunc(d.Services, service)) && (custom == nil || !slices.ContainsFunc(d.Custom, custom)) {
 		return 0, nil
 	}
-	n := 0
+	var gone []storedValue
 	err = s.update(ctx, func(d *document) error {
-		before := len(d.Services) + len(d.Custom)
+		gone = nil
 		if service != nil {
-			d.Services = slices.DeleteFunc(d.Services, service)
+			d.Services = slices.DeleteFunc(d.Services, func(h storedService) bool {
+				hit := service(h)
+				if hit {
+					gone = append(gone, h.storedValue)
+				}
+				return hit
+			})
 		}
 		if custom != nil {
-			d.Custom = slices.DeleteFunc(d.Custom, custom)
+			d.Custom = slices.DeleteFunc(d.Custom, func(h storedCustom) bool {
+				hit := custom(h)
+				if hit {
+					gone = append(gone, h.storedValue)
+				}
+				return hit
+			})
 		}
-		n = before - len(d.Services) - len(d.Custom)
 		return nil
 	})
-	return n, err
+	if err != nil {
+		return 0, err
+	}
+	return len(gone), s.forget(ctx, gone...)
 }
 
 const documentVersion = 1
@@ -356,6 +401,9 @@ func (d *document) check() error {
 	}
 	return nil
 }
+
+// newItem returns a name for the keyring that nothing else has.
+func newItem() string { return "secret-" + rand.Text() }
 
 func clip(s string) string {
 	if len(s) > 60 {

@@ -65,8 +65,13 @@ func (s *Store) List(f Filter) (Listing, error) {
 }
 
 func (v storedValue) shown() string {
-	if v.Command != "" {
+	switch {
+	case v.Ref != "":
+		return "(ref)"
+	case v.Command != "":
 		return "(command)"
+	case v.Item != "":
+		return "(keyring)"
 	}
 	return Masked
 }

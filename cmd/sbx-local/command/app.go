@@ -79,7 +79,7 @@ func (a *app) engine() (*engine.Engine, error) {
 	}
 	return &engine.Engine{
 		State: st, Self: a.Self, Home: a.Getenv("HOME"), Rootless: os.Geteuid() != 0, DaemonArgs: []string{"daemon", "start", "--auto"}, DaemonEnv: []string{stateEnv + "=" + st.Dir},
-		Stores: &stores{state: st}, Log: a.logger(),
+		Stores: &stores{state: st, vault: a.vault(st)}, Log: a.logger(),
 	}, nil
 }
 
@@ -93,7 +93,10 @@ func (a *app) logger() *slog.Logger {
 }
 
 // stores are the policy and the secrets of a state, as the engine needs them.
-type stores struct{ state *engine.State }
+type stores struct {
+	state *engine.State
+	vault *vault.Store
+}
 
 func (s *stores) Ready() error {
 	ok, err := rules.Open(s.state.PolicyDir()).Initialised()
@@ -112,9 +115,9 @@ func (s *stores) CA() ([]byte, error) {
 }
 
 func (s *stores) Env(sandbox string) ([]string, error) {
-	return vault.Open(s.state.SecretsDir()).Env(sandbox)
+	return s.vault.Env(sandbox)
 }
 
 func (s *stores) Drop(ctx context.Context, sandbox string) error {
-	return errors.Join(rules.Open(s.state.PolicyDir()).DropScope(ctx, sandbox), vault.Open(s.state.SecretsDir()).DropScope(ctx, sandbox))
+	return errors.Join(rules.Open(s.state.PolicyDir()).DropScope(ctx, sandbox), s.vault.DropScope(ctx, sandbox))
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/sbxpair/sbxpair/engine/rules"
 	"github.com/sbxpair/sbxpair/engine/settings"
 	"github.com/sbxpair/sbxpair/engine/upstream"
-	"github.com/sbxpair/sbxpair/engine/vault"
 	"github.com/sbxpair/sbxpair/policy"
 )
 
@@ -152,7 +151,7 @@ func (a *app) newProxy(st *engine.State, logger *slog.Logger) (engine.ProxyFunc,
 		return nil, err
 	}
 	p := egress.New(egress.Config{
-		Rules: rules.Open(st.PolicyDir()), Vault: vault.Open(st.SecretsDir()), CA: ca, Log: rules.OpenLog(st.PolicyDir()), Logger: logger,
+		Rules: rules.Open(st.PolicyDir()), Vault: a.vault(st), CA: ca, Log: rules.OpenLog(st.PolicyDir()), Logger: logger,
 		Upstream: a.upstream(settings.Open(st.Dir)),
 	})
 	return func(ctx context.Context, l net.Listener, r engine.Record) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sbxpair/sbxpair/engine"
 	"github.com/sbxpair/sbxpair/engine/rules"
+	"github.com/sbxpair/sbxpair/engine/vault"
 )
 
 // A hintError is an error with the command that helps, printed as sbx 0.47 does: "error: …" and "  try: …".
@@ -47,6 +48,8 @@ func worded(err error, name string) error {
 		return fmt.Errorf("failed to create sandbox: request failed: 409 Conflict: %w", err)
 	case errors.Is(err, rules.ErrUninitialised):
 		return hint(err, "sbx policy init balanced")
+	case errors.Is(err, vault.ErrKeyring):
+		return hint(err, "sbx settings unset secrets.store")
 	}
 	if bad, ok := errors.AsType[*engine.WorkspaceError](err); ok && strings.HasPrefix(bad.Reason, "primary workspace") {
 		return errors.New(bad.Reason)

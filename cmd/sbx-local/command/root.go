@@ -68,7 +68,7 @@ func newRootCmd(a *app) *cobra.Command {
 	root.PersistentFlags().MarkHidden("app-name")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return hint(err, cmd.CommandPath()+" --help") })
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkAppName(a.appName) }
-	root.AddCommand(
+	root.AddCommand(newKeyringCmd(a),
 		newCreateCmd(a), newRunCmd(a), newExecCmd(a), newCpCmd(a), newLsCmd(a), newStopCmd(a), newRmCmd(a), newPruneCmd(a),
 		newInspectCmd(a), newVersionCmd(a), newDiagnoseCmd(a), newDaemonCmd(a), newSettingsCmd(a), newTemplateCmd(a), newPortsCmd(a), newPolicyCmd(a), newSecretCmd(a),
 	)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -22,7 +24,7 @@ import (
 
 func newSecretCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "secret", Short: "Manage credentials that the proxy puts into requests", Args: unknownVerb, RunE: help}
-	cmd.AddCommand(newSecretSetCmd(a), newSecretSetCustomCmd(a), newSecretLsCmd(a), newSecretRmCmd(a))
+	cmd.AddCommand(newSecretSetCmd(a), newSecretSetCustomCmd(a), newSecretLsCmd(a), newSecretRmCmd(a), newSecretImportCmd(a))
 	return cmd
 }
 
@@ -31,7 +33,7 @@ func (a *app) secretStore() (*vault.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return vault.Open(st.SecretsDir()), nil
+	return a.vault(st), nil
 }
 
 // scopeText is how sbx 0.47 writes a scope in text.
@@ -56,16 +58,16 @@ func (in *secretInput) flags(cmd *cobra.Command, value string) {
 	f.StringVar(&in.sandbox, "sandbox", "", "this sandbox only; its secrets win over global ones")
 	f.StringVarP(&in.value, value, "t", "", "value; everyone on this machine can read it while the command runs")
 	f.StringVar(&in.command, "command", "", "program that prints the value: absolute path and arguments")
-	f.StringVar(&in.ref, "ref", "", "reference to a password manager (not in this engine)")
+	f.StringVar(&in.ref, "ref", "", "what a password manager has: op://VAULT/ITEM/FIELD, or the ARN of a secret in AWS Secrets Manager")
 	f.StringVar(&in.refresh, "refresh", "", "on-demand, or how long a value that a command gave is kept")
 	f.BoolVar(&in.noVerify, "no-verify", false, "do not run the command now")
 	f.BoolVar(&in.showError, "show-error", false, "accepted; errors are always shown")
 }
 
 // secret returns where the value comes from, without reading standard input.
-func (in *secretInput) secret() (vault.Secret, error) {
-	if in.ref != "" {
-		return vault.Secret{}, errors.New("--ref is not supported by this engine; use --command")
+func (in *secretInput) secret(a *app) (vault.Secret, error) {
+	if in.ref != "" && (in.command != "" || in.value != "") {
+		return vault.Secret{}, errors.New("--ref, --command and a value exclude each other")
 	}
 	if in.sandbox != "" {
 		if err := engine.CheckName(in.sandbox); err != nil {
@@ -80,7 +82,37 @@ func (in *secretInput) secret() (vault.Secret, error) {
 		}
 		s.Refresh = d
 	}
+	if in.ref == "" {
+		return s, nil
+	}
+	program, args, env, err := vault.RefCommand(in.ref)
+	if err != nil {
+		return vault.Secret{}, err
+	}
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return vault.Secret{}, fmt.Errorf("%s reads this reference and is not installed: %w", program, err)
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return vault.Secret{}, err
+	}
+	s.Ref, s.Command = in.ref, "'"+path+"' "+strings.Join(args, " ")
+	for _, name := range env {
+		if v := a.Getenv(name); v != "" {
+			s.Env = append(s.Env, name+"="+v)
+		}
+	}
 	return s, nil
+}
+
+// kept says where a given value is to be kept: in the file, or in the system's keyring by setting.
+func (a *app) kept(s vault.Secret) (vault.Secret, error) {
+	store, err := a.settings()
+	if err != nil {
+		return s, err
+	}
+	s.Keyring, err = store.Keyring()
+	return s, err
 }
 
 func newSecretSetCmd(a *app) *cobra.Command {
@@ -117,7 +149,7 @@ func newSecretSetCmd(a *app) *cobra.Command {
 }
 
 func runSecretSet(ctx context.Context, a *app, service string, in secretInput, force bool) error {
-	sec, err := in.secret()
+	sec, err := in.secret(a)
 	if err != nil {
 		return err
 	}
@@ -125,6 +157,9 @@ func runSecretSet(ctx context.Context, a *app, service string, in secretInput, f
 		if sec.Value, err = a.readSecret(); err != nil {
 			return err
 		}
+	}
+	if sec, err = a.kept(sec); err != nil {
+		return err
 	}
 	store, err := a.secretStore()
 	if err != nil {
@@ -144,7 +179,7 @@ func runSecretSet(ctx context.Context, a *app, service string, in secretInput, f
 		err = store.Set(ctx, set)
 	}
 	if err != nil {
-		return err
+		return worded(err, "")
 	}
 	fmt.Fprintf(a.Stdout, "Saved secret for service %q in scope %q\n", service, scopeText(in.sandbox))
 	return a.sayApplied(in.sandbox)
@@ -233,7 +268,7 @@ func newSecretSetCustomCmd(a *app) *cobra.Command {
 }
 
 func runSecretSetCustom(ctx context.Context, a *app, in secretInput, c vault.CustomSecret) error {
-	sec, err := in.secret()
+	sec, err := in.secret(a)
 	if err != nil {
 		return err
 	}
@@ -249,6 +284,9 @@ func runSecretSetCustom(ctx context.Context, a *app, in secretInput, c vault.Cus
 			return err
 		}
 	}
+	if sec, err = a.kept(sec); err != nil {
+		return err
+	}
 	store, err := a.secretStore()
 	if err != nil {
 		return err
@@ -256,7 +294,7 @@ func runSecretSetCustom(ctx context.Context, a *app, in secretInput, c vault.Cus
 	c.Sandbox, c.Secret, c.NoVerify = in.sandbox, sec, in.noVerify
 	placeholder, generated, err := store.SetCustom(ctx, c)
 	if err != nil {
-		return err
+		return worded(err, "")
 	}
 	fmt.Fprintf(a.Stdout, "Saved custom secret placeholder %q for target %q env %q in scope %q\n",
 		placeholder, strings.Join(c.Hosts, ", "), c.Env, scopeText(in.sandbox))
