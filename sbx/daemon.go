@@ -88,6 +88,10 @@ var textCheck = regexp.MustCompile(`^\s*([✓!✗⚠–-])\s+(.+?)\s+—\s+(.*)$
 
 // ParseDiagnosis reads the output of "sbx diagnose", JSON or text.
 func ParseDiagnosis(out []byte) (Diagnosis, error) {
+	return showing(out, readDiagnosis, checkDiagnosis)
+}
+
+func readDiagnosis(out []byte) (Diagnosis, error) {
 	var d Diagnosis
 	if looksJSON(out) {
 		if err := decodeJSON(out, "checks", &d); err != nil {
@@ -169,6 +173,10 @@ func (c *Client) DaemonStatus(ctx context.Context) (DaemonState, error) {
 
 // ParseDaemonState reads the output of "sbx daemon status", JSON or text.
 func ParseDaemonState(out []byte) (DaemonState, error) {
+	return showing(out, readDaemonState, checkDaemonState)
+}
+
+func readDaemonState(out []byte) (DaemonState, error) {
 	var s DaemonState
 	if looksJSON(out) {
 		if err := decodeJSON(out, "status", &s); err != nil {

@@ -3,8 +3,11 @@ package sbx
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
+
+	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // The kinds of failure, a closed set. Every error of this package matches at least one of them with errors.Is, or is
@@ -212,8 +215,72 @@ func invalid(op, format string, args ...any) error {
 	return fmt.Errorf("sbx %s: %w: %s", op, ErrInvalid, fmt.Sprintf(format, args...))
 }
 
+// MalformedError reports output that is not what its verb prints in any version that we know. It shows the output, since
+// whoever has to mend this needs to see it.
+type MalformedError struct {
+	Reason string // what is wrong, redacted
+	Text   string // start of the output in one line, redacted; may be empty
+}
+
+// Error gives the reason and the text.
+func (e *MalformedError) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("%v: %s", ErrMalformed, e.Reason)
+	}
+	return fmt.Sprintf("%v: %s, in: %s", ErrMalformed, e.Reason, e.Text)
+}
+
+// Unwrap returns ErrMalformed.
+func (e *MalformedError) Unwrap() error { return ErrMalformed }
+
 func malformed(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
+	return &MalformedError{Reason: secrets.NewScanner().Mask(fmt.Sprintf(format, args...))}
+}
+
+// malformedIn is malformed with the output to show.
+func malformedIn(out []byte, format string, args ...any) error {
+	return &MalformedError{secrets.NewScanner().Mask(fmt.Sprintf(format, args...)), excerpt(out)}
+}
+
+// showing runs a parser and looks at what it made. The error shows the output.
+func showing[T any](out []byte, parse func([]byte) (T, error), check func(T) error) (T, error) {
+	v, err := parse(out)
+	if err == nil {
+		err = check(v)
+	}
+	if err == nil {
+		return v, nil
+	}
+	if m, ok := errors.AsType[*MalformedError](err); ok && m.Text == "" {
+		m.Text = excerpt(out)
+	}
+	var zero T
+	return zero, err
+}
+
+// maxExcerpt bounds what an error shows of output that could not be read.
+const maxExcerpt = 240
+
+// starred finds what an engine masks itself, prefix and suffix of a value around stars: not to be shown either.
+var starred = regexp.MustCompile(`\S*\*{3}\S*`)
+
+// excerpt shows the start of an output in one line.
+func excerpt(out []byte) string {
+	const look = 4 * maxExcerpt // a credential that the cut goes through has its shape still
+	text := secrets.NewScanner().Mask(clean(out[:min(len(out), look)]))
+	text = starred.ReplaceAllString(text, secrets.Mask)
+	cut := len(out) > look
+	if len(text) > maxExcerpt {
+		text, cut = strings.ToValidUTF8(text[:maxExcerpt], ""), true
+	}
+	text = strings.Join(strings.FieldsFunc(strings.TrimSpace(text), func(r rune) bool { return r == '\n' || r == '\r' }), " ⏎ ")
+	switch {
+	case text == "":
+		return "(nothing)"
+	case cut:
+		return text + "…"
+	}
+	return text
 }
 
 // Hint returns what a user can do about err, as a command to paste where there is one, or "".

@@ -50,6 +50,10 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 
 // ParseInspection reads the output of "sbx inspect", JSON or text.
 func ParseInspection(out []byte) (Inspection, error) {
+	return showing(out, readInspection, checkInspection)
+}
+
+func readInspection(out []byte) (Inspection, error) {
 	if looksJSON(out) {
 		return parseInspectionJSON(out)
 	}
@@ -93,7 +97,12 @@ func ParseInspection(out []byte) (Inspection, error) {
 			}
 			in.Ports = ports
 		case "Sessions":
-			in.Sessions, _ = strconv.Atoi(value)
+			word, _, _ := strings.Cut(value, " ")
+			n, err := strconv.Atoi(word)
+			if err != nil {
+				return Inspection{}, malformed("sessions %q", tailText(value, 40))
+			}
+			in.Sessions = n
 		case "Daemon":
 			in.DaemonVersion = ParseSemver(value)
 		}

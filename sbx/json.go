@@ -3,48 +3,76 @@ package sbx
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 )
 
-// maxJSONTries bounds how many lines that look like the start of a document are tried.
-const maxJSONTries = 8
+// decodeJSON finds the document that a verb printed and decodes it. Prose may come before it (the daemon being started,
+// sbx-releases#347), and behind it that an update is available (sbxflow#75), each on lines of its own; any other text behind
+// it is an error that gives its length and not its content. The document must be an object that has the key, or one of
+// several written "a|b", with a value that is not null: no version is known to print null for "none" (fixtures/sbx). Key "[]"
+// wants a list of objects. A key that comes twice in one object is an error: nobody knows which counts.
+func decodeJSON(out []byte, key string, into any) error {
+	doc, err := findJSON(out, key)
+	if err != nil {
+		return err
+	}
+	if key := repeatedKey(doc); key != "" {
+		return malformed("JSON document has %q twice in one object", tailText(key, 80))
+	}
+	if err := json.Unmarshal(doc, into); err != nil {
+		return malformed("JSON document: %v", err)
+	}
+	return nil
+}
 
-// firstJSON finds the JSON document that a verb printed. Text may come before it (the daemon being started,
-// sbx-releases#347) and an update notice behind it (sbxflow#75); the lines before are returned as notes. Any other text
-// behind it is an error that gives its length and not its content.
-func firstJSON(out []byte) (doc json.RawMessage, notes []string, err error) {
+// findJSON gives the document of the kind that decodeJSON describes.
+func findJSON(out []byte, key string) (json.RawMessage, error) {
 	text := out
 	if bytes.IndexByte(out, 0x1b) >= 0 || bytes.IndexByte(out, '\r') >= 0 || bytes.HasPrefix(out, []byte("\xef\xbb\xbf")) {
 		text = []byte(clean(out))
 	}
-	if whole := bytes.TrimSpace(text); len(whole) > 0 && (whole[0] == '{' || whole[0] == '[') && json.Valid(whole) {
-		return whole, nil, nil // nothing but the document: the usual case, without a copy
+	if whole := bytes.TrimSpace(text); opensJSON(whole) && json.Valid(whole) { // the usual case
+		if !isKind(whole, key) {
+			return nil, wrongKind(key)
+		}
+		return whole, nil
 	}
-	tries := 0
-	for rest := text; len(rest) > 0 && tries < maxJSONTries; {
+	// Each try reads until the text is no document any more. Garbage must not make that more than a few times the whole.
+	effort := 16*len(text) + 4096
+	other := false // a document of another kind was seen
+	for rest := text; len(rest) > 0; {
 		line, after, _ := bytes.Cut(rest, []byte{'\n'})
-		trimmed := bytes.TrimSpace(line)
-		if len(trimmed) == 0 || trimmed[0] != '{' && trimmed[0] != '[' {
-			if len(trimmed) > 0 {
-				notes = append(notes, string(trimmed))
-			}
+		if !opensJSON(bytes.TrimSpace(line)) {
 			rest = after
 			continue
 		}
-		tries++
-		dec := json.NewDecoder(bytes.NewReader(rest))
-		if dec.Decode(&doc) != nil {
-			notes = append(notes, string(trimmed))
+		if effort < 0 {
+			return nil, malformed("too much that looks like the start of a JSON document and is none")
+		}
+		doc, read := leadingJSON(rest)
+		effort -= read
+		if doc == nil { // prose that starts as a document does
 			rest = after
 			continue
 		}
-		tail := bytes.TrimSpace(rest[dec.InputOffset():])
-		if len(tail) > 0 && !isTrailingNotice(string(tail)) {
-			return nil, notes, malformed("%d bytes of text behind the JSON document", len(tail))
+		behind := bytes.TrimSpace(rest[len(doc):])
+		if !isKind(doc, key) {
+			other = true
+			_, rest, _ = bytes.Cut(rest[len(doc):], []byte{'\n'})
+			continue
 		}
-		return doc, notes, nil
+		if len(behind) > 0 && (!isTrailingNotice(string(behind)) || looksJSON(behind)) {
+			return nil, &MalformedError{fmt.Sprintf("%d bytes of text behind the JSON document", len(behind)), excerpt(doc)}
+		}
+		return doc, nil
 	}
-	return nil, notes, malformed("no JSON document in %d bytes", len(out))
+	if other {
+		return nil, wrongKind(key)
+	}
+	return nil, malformed("no JSON document")
 }
 
 // isTrailingNotice recognises what sbx may add once a day behind its output: that an update is available. The notice is
@@ -61,28 +89,53 @@ func isTrailingNotice(tail string) bool {
 	return true
 }
 
-// decodeJSON finds the document in out and decodes it. The document must be an object that has the key with a value that is
-// not null: no version is known to print null for "none" (fixtures/sbx). Key "" means that any object or array will do.
-func decodeJSON(out []byte, key string, into any) error {
-	// Nothing but the document is the usual case; then Unmarshal's own check is the only one. It leaves into alone if the
-	// text is no document.
-	if whole := bytes.TrimSpace(out); len(whole) > 0 && (whole[0] == '{' || whole[0] == '[') && json.Unmarshal(whole, into) == nil {
-		if key != "" && !hasKey(whole, key) {
-			return malformed("JSON document is not an object with %q, or that is null", key)
-		}
-		return nil
+func wrongKind(key string) error {
+	if key == "[]" {
+		return malformed("JSON document is no list of objects")
 	}
-	doc, _, err := firstJSON(out)
-	if err != nil {
-		return err
+	return malformed("JSON document is not an object with %q, or that is null", key)
+}
+
+// leadingJSON gives the document at the start of text, or nil, and how much was read to find out.
+func leadingJSON(text []byte) (doc json.RawMessage, read int) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	err := dec.Decode(&doc)
+	if err == nil {
+		end := int(dec.InputOffset())
+		return text[:end:end], end
 	}
-	if key != "" && !hasKey(doc, key) {
-		return malformed("JSON document is not an object with %q, or that is null", key)
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return nil, int(syntax.Offset)
 	}
-	if err := json.Unmarshal(doc, into); err != nil {
-		return malformed("JSON document: %v", err)
+	return nil, len(text)
+}
+
+// opensJSON reports whether text starts as an object or a list of objects does: "[1] 4242" of a shell and "[WARN] x" of a
+// log do not.
+func opensJSON(text []byte) bool {
+	if len(text) == 0 || text[0] != '{' && text[0] != '[' {
+		return false
 	}
-	return nil
+	rest := bytes.TrimLeft(text[1:], " \t\r\n")
+	if len(rest) == 0 {
+		return true
+	}
+	if text[0] == '[' {
+		return rest[0] == '{' || rest[0] == ']'
+	}
+	return rest[0] == '"' || rest[0] == '}'
+}
+
+// isKind reports whether a valid document is what decodeJSON wants for key.
+func isKind(doc json.RawMessage, key string) bool {
+	if key != "[]" {
+		return slices.ContainsFunc(strings.Split(key, "|"), func(key string) bool { return hasKey(doc, key) })
+	}
+	var items []json.RawMessage
+	if json.Unmarshal(doc, &items) != nil {
+		return false
+	}
+	return !slices.ContainsFunc(items, func(item json.RawMessage) bool { return item[0] != '{' })
 }
 
 // hasKey reports whether doc is an object that has the key, and not with null. It reads no further than that.
@@ -108,14 +161,80 @@ func hasKey(doc json.RawMessage, key string) bool {
 	return false
 }
 
-// looksJSON reports whether a document starts on some line of out that nothing but known text precedes.
-func looksJSON(out []byte) bool {
-	for raw := range bytes.Lines(out) {
-		line := strings.TrimSpace(clean(raw[:min(len(raw), maxPreambleLine)]))
-		if line == "" || isPreamble(line) || isWarning(line) {
-			continue
+// repeatedKey gives a key that comes twice in one object of a valid document, or "". encoding/json would take the last and
+// mix objects, and tells upper from lower case only where both are there.
+func repeatedKey(doc json.RawMessage) string {
+	type frame struct {
+		object bool
+		keys   [][]byte
+		more   map[string]bool // in place of keys, once they are many
+	}
+	const few = 16
+	var stack []frame
+	key := false // a string that comes now is a key
+	for i := 0; i < len(doc); i++ {
+		switch doc[i] {
+		case '{', '[':
+			stack = append(stack, frame{object: doc[i] == '{'})
+			key = doc[i] == '{'
+		case '}', ']':
+			stack = stack[:len(stack)-1]
+			key = false
+		case ',':
+			key = len(stack) > 0 && stack[len(stack)-1].object
+		case ':':
+			key = false
+		case '"':
+			end := i + 1
+			for doc[end] != '"' {
+				if doc[end] == '\\' {
+					end++
+				}
+				end++
+			}
+			if key {
+				name := doc[i+1 : end]
+				if bytes.IndexByte(name, '\\') >= 0 {
+					var plain string
+					if json.Unmarshal(doc[i:end+1], &plain) == nil {
+						name = []byte(plain)
+					}
+				}
+				top := &stack[len(stack)-1]
+				for _, have := range top.keys {
+					if len(have) == len(name) && bytes.EqualFold(have, name) {
+						return string(name)
+					}
+				}
+				switch {
+				case top.more == nil && len(top.keys) < few:
+					top.keys = append(top.keys, name)
+				case top.more == nil:
+					top.more = map[string]bool{}
+					fallthrough
+				default:
+					folded := string(bytes.ToLower(name))
+					if top.more[folded] {
+						return string(name)
+					}
+					top.more[folded] = true
+				}
+			}
+			i = end
 		}
-		return line[0] == '{' || line[0] == '['
+	}
+	return ""
+}
+
+// looksJSON reports whether some line of out starts as a document does. Text that goes on like a table does not.
+func looksJSON(out []byte) bool {
+	for line := range bytes.Lines(out) {
+		if bytes.IndexByte(line[:min(len(line), maxPreambleLine)], 0x1b) >= 0 || line[0] == 0xef {
+			line = []byte(clean(line[:min(len(line), maxPreambleLine)]))
+		}
+		if opensJSON(bytes.TrimSpace(line)) {
+			return true
+		}
 	}
 	return false
 }

@@ -40,10 +40,26 @@ func (c *Client) Get(ctx context.Context, name string) (Sandbox, error) {
 
 // ParseSandboxes reads the output of "sbx ls", JSON or text, of every version from 0.23 on.
 func ParseSandboxes(out []byte) ([]Sandbox, error) {
-	if looksJSON(out) {
-		return parseSandboxesJSON(out)
+	return showing(out, readSandboxes, checkSandboxes)
+}
+
+func readSandboxes(out []byte) ([]Sandbox, error) {
+	if !looksJSON(out) {
+		return parseSandboxesText(out)
 	}
-	return parseSandboxesText(out)
+	list, plain := plainListing(out)
+	if !plain {
+		var err error
+		if list, err = decodeListing(out); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range list {
+		for i, w := range s.Workspaces {
+			s.Workspaces[i] = strings.TrimSuffix(w, ":ro")
+		}
+	}
+	return list, nil
 }
 
 type portJSON struct {
@@ -54,25 +70,6 @@ type portJSON struct {
 }
 
 func (p portJSON) port() Port { return Port{p.HostIP, p.HostPort, p.SandboxPort, p.Protocol} }
-
-func parseSandboxesJSON(out []byte) ([]Sandbox, error) {
-	list, plain := plainListing(out)
-	if !plain {
-		var err error
-		if list, err = decodeListing(out); err != nil {
-			return nil, err
-		}
-	}
-	for i := range list {
-		if checkOldName(list[i].Name) != nil {
-			return nil, malformed("listing has a sandbox named %q", tailText(list[i].Name, 80))
-		}
-		for j, w := range list[i].Workspaces {
-			list[i].Workspaces[j] = strings.TrimSuffix(w, ":ro")
-		}
-	}
-	return list, nil
-}
 
 // decodeListing reads the JSON of "sbx ls" in whatever form.
 func decodeListing(out []byte) ([]Sandbox, error) {
@@ -90,9 +87,6 @@ func decodeListing(out []byte) ([]Sandbox, error) {
 	}
 	if err := decodeJSON(out, "sandboxes", &doc); err != nil {
 		return nil, err
-	}
-	if doc.Sandboxes == nil { // a second "sandboxes" beat the first
-		return nil, malformed("null for a list of sandboxes")
 	}
 	list := make([]Sandbox, 0, len(doc.Sandboxes))
 	for _, row := range doc.Sandboxes {
@@ -153,9 +147,6 @@ func parseSandboxesText(out []byte) ([]Sandbox, error) {
 		list = slices.Grow(list, len(t.rows))
 		for _, row := range t.rows {
 			name := row.text("name")
-			if checkOldName(name) != nil {
-				return nil, malformed("listing has a sandbox named %q", tailText(name, 80))
-			}
 			s := Sandbox{Name: name, Agent: row.text("agent"), Status: parseStatus(row.text("status"))}
 			if s.Status == StatusUnknown {
 				s.RawStatus = row.text("status")

@@ -51,7 +51,9 @@ func (c *Client) PolicyCheck(ctx context.Context, sandbox, target string) (Polic
 }
 
 // ParseVerdict reads the output of "sbx policy check network", JSON or text.
-func ParseVerdict(out []byte) (PolicyVerdict, error) {
+func ParseVerdict(out []byte) (PolicyVerdict, error) { return showing(out, readVerdict, checkVerdict) }
+
+func readVerdict(out []byte) (PolicyVerdict, error) {
 	if looksJSON(out) {
 		var doc struct {
 			Allowed  *bool  `json:"allowed"`

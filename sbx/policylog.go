@@ -53,6 +53,10 @@ func (c *Client) PolicyLog(ctx context.Context, sandbox string, limit int) (Poli
 
 // ParsePolicyLog reads the output of "sbx policy log", JSON or text.
 func ParsePolicyLog(out []byte) (PolicyLog, error) {
+	return showing(out, readPolicyLog, checkPolicyLog)
+}
+
+func readPolicyLog(out []byte) (PolicyLog, error) {
 	log := PolicyLog{Blocked: []LogEntry{}, Allowed: []LogEntry{}}
 	if looksJSON(out) {
 		type item struct {

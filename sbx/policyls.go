@@ -59,7 +59,7 @@ func (r ruleJSON) rule() (Rule, error) {
 	if err != nil {
 		return Rule{}, err
 	}
-	if r.ResourceType == "" || len(r.Resources) == 0 && len(r.HTTPTargets) == 0 {
+	if r.ID == "" || r.ResourceType == "" || len(r.Resources) == 0 && len(r.HTTPTargets) == 0 {
 		return Rule{}, malformed("rule about nothing")
 	}
 	rule := Rule{
@@ -98,7 +98,9 @@ func parseDecision(s string) (Decision, error) {
 
 // ParseRules reads the output of "sbx policy ls", JSON or any of the text layouts that list rules (0.23 to 0.34, and
 // --wide). The layout of 0.35 and later without --wide has only counts; it matches [ErrMalformed].
-func ParseRules(out []byte) ([]Rule, error) {
+func ParseRules(out []byte) ([]Rule, error) { return showing(out, readRules, checkRules) }
+
+func readRules(out []byte) ([]Rule, error) {
 	rules := []Rule{}
 	if looksJSON(out) {
 		var doc struct {
@@ -205,11 +207,15 @@ func (c *Client) PolicyInspect(ctx context.Context, id string) (Rule, error) {
 
 // ParseRule reads the JSON of "sbx policy inspect": a rule, or an object with the rule in it.
 func ParseRule(out []byte) (Rule, error) {
+	return showing(out, readRule, func(r Rule) error { return checkRule(&r) })
+}
+
+func readRule(out []byte) (Rule, error) {
 	var doc struct {
 		ruleJSON
 		Rule *ruleJSON `json:"rule"`
 	}
-	if err := decodeJSON(out, "", &doc); err != nil {
+	if err := decodeJSON(out, "id|rule", &doc); err != nil {
 		return Rule{}, err
 	}
 	inner := doc.ruleJSON

@@ -84,11 +84,13 @@ func (c *Client) Ports(ctx context.Context, sandbox string) ([]Port, error) {
 }
 
 // ParsePorts reads the output of "sbx ports", JSON or text.
-func ParsePorts(out []byte) ([]Port, error) {
+func ParsePorts(out []byte) ([]Port, error) { return showing(out, readPorts, checkPorts) }
+
+func readPorts(out []byte) ([]Port, error) {
 	ports := []Port{}
 	if looksJSON(out) {
 		var doc []portJSON
-		if err := decodeJSON(out, "", &doc); err != nil {
+		if err := decodeJSON(out, "[]", &doc); err != nil {
 			return nil, err
 		}
 		if doc == nil {

@@ -136,6 +136,9 @@ func parsePrune(out []byte) (PruneReport, error) {
 		report.Removed = append(report.Removed, i.Name)
 	}
 	for _, i := range doc.Skipped {
+		if checkOldName(i.Name) != nil {
+			return PruneReport{}, fmt.Errorf("sbx prune: %w", malformed("sandbox named %q", i.Name))
+		}
 		report.Skipped = append(report.Skipped, i.Name)
 	}
 	return report, nil

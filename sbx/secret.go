@@ -321,7 +321,9 @@ func (c *Client) SecretList(ctx context.Context) ([]Secret, error) {
 }
 
 // ParseSecrets reads the output of "sbx secret ls", JSON or text.
-func ParseSecrets(out []byte) ([]Secret, error) {
+func ParseSecrets(out []byte) ([]Secret, error) { return showing(out, readSecrets, checkSecrets) }
+
+func readSecrets(out []byte) ([]Secret, error) {
 	list := []Secret{}
 	add := func(s Secret, scope string) error {
 		switch scope {
@@ -403,7 +405,7 @@ func parseSecretsJSON(out []byte, add func(Secret, string) error, list *[]Secret
 		} `json:"custom_secrets"`
 	}
 	var keys map[string]any
-	if err := decodeJSON(out, "", &keys); err != nil {
+	if err := decodeJSON(out, "secrets|custom_secrets", &keys); err != nil {
 		return nil, err
 	}
 	// One of the two lists may be left out. A list that we do not know, or that is null, may hold what binds every sandbox.
@@ -420,7 +422,7 @@ func parseSecretsJSON(out []byte, add func(Secret, string) error, list *[]Secret
 	if known == 0 {
 		return nil, malformed("JSON document is no secret listing")
 	}
-	if err := decodeJSON(out, "", &doc); err != nil {
+	if err := decodeJSON(out, "secrets|custom_secrets", &doc); err != nil {
 		return nil, err
 	}
 	for _, row := range doc.Secrets {

@@ -80,10 +80,12 @@ func (c *Client) Settings(ctx context.Context) ([]Setting, error) {
 }
 
 // ParseSettings reads the output of "sbx settings list", text, or JSON as an array or under "settings".
-func ParseSettings(out []byte) ([]Setting, error) {
+func ParseSettings(out []byte) ([]Setting, error) { return showing(out, readSettings, checkSettings) }
+
+func readSettings(out []byte) ([]Setting, error) {
 	if looksJSON(out) {
 		var list []Setting
-		if decodeJSON(out, "", &list) != nil {
+		if decodeJSON(out, "[]", &list) != nil {
 			var doc struct {
 				Settings []Setting `json:"settings"`
 			}

@@ -42,6 +42,10 @@ func (c *Client) TemplateList(ctx context.Context) ([]Template, error) {
 
 // ParseTemplates reads the output of "sbx template ls", JSON or text.
 func ParseTemplates(out []byte) ([]Template, error) {
+	return showing(out, readTemplates, checkTemplates)
+}
+
+func readTemplates(out []byte) ([]Template, error) {
 	if looksJSON(out) {
 		var doc struct {
 			Images []struct {

@@ -1,9 +1,7 @@
 package sbx
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -155,7 +153,7 @@ func ParseSemver(s string) Semver {
 // ParseVersion reads the output of "sbx version", text or JSON, of every version: one line since 0.32, two before
 // and with a mismatch, JSON from 0.42. The error matches [ErrForeignTool] if it is none of these shapes.
 func ParseVersion(out []byte) (Version, error) {
-	if i := bytes.IndexByte(out, '{'); i >= 0 && (i == 0 || strings.TrimSpace(clean(out[:i])) == "" || out[i-1] == '\n') {
+	if looksJSON(out) {
 		return parseVersionJSON(out)
 	}
 	v := Version{Engine: EngineSbx, Isolation: "microvm"}
@@ -182,9 +180,13 @@ func ParseVersion(out []byte) (Version, error) {
 		}
 	}
 	if !seen || !both { // other tools have a "Client Version"
-		return Version{}, fmt.Errorf("%w: its version output has none of the known shapes", ErrForeignTool)
+		return Version{}, notVersion(out)
 	}
 	return v, nil
+}
+
+func notVersion(out []byte) error {
+	return fmt.Errorf("%w: its version output has none of the known shapes: %s", ErrForeignTool, excerpt(out))
 }
 
 func parseVersionJSON(out []byte) (Version, error) {
@@ -200,17 +202,21 @@ func parseVersionJSON(out []byte) (Version, error) {
 			Version string `json:"version"`
 		} `json:"server"`
 	}
-	raw, _, err := firstJSON(out)
-	if err != nil || json.Unmarshal(raw, &doc) != nil || doc.Client == nil || doc.Client.Version == "" {
-		return Version{}, fmt.Errorf("%w: its version output has none of the known shapes", ErrForeignTool)
+	if decodeJSON(out, "client", &doc) != nil || doc.Client == nil || doc.Client.Version == "" {
+		return Version{}, notVersion(out)
 	}
 	v := Version{
 		Engine: doc.Client.Engine, EngineVersion: doc.Client.EngineVersion, Isolation: doc.Client.Isolation,
 		Client: ParseSemver(doc.Client.Version),
 	}
-	if v.Engine == "" {
+	switch v.Engine {
+	case "":
 		v.Engine = EngineSbx
+	case EngineSbx, EngineLocal:
+	default:
+		return Version{}, notVersion(out)
 	}
+	tidy(&v.EngineVersion, &v.Isolation)
 	if v.Isolation == "" && v.Engine == EngineSbx {
 		v.Isolation = "microvm"
 	}
