@@ -101,9 +101,6 @@ func readDiagnosis(out []byte) (Diagnosis, error) {
 			return Diagnosis{}, malformed("a diagnosis without checks")
 		}
 		for i, check := range d.Checks {
-			if check.Name == "" {
-				return Diagnosis{}, malformed("check without a name")
-			}
 			switch status := CheckStatus(strings.ToLower(string(check.Status))); status {
 			case CheckPass, CheckWarn, CheckFail, CheckSkip:
 				d.Checks[i].Status = status
@@ -134,7 +131,7 @@ func readDiagnosis(out []byte) (Diagnosis, error) {
 		}
 	}
 	if len(d.Checks) == 0 {
-		return Diagnosis{}, malformed("no checks in %d bytes", len(out))
+		return Diagnosis{}, malformed("no checks")
 	}
 	return d, nil
 }
@@ -197,7 +194,7 @@ func readDaemonState(out []byte) (DaemonState, error) {
 		}
 	}
 	if s.Status == "" {
-		return DaemonState{}, malformed("no daemon status in %d bytes", len(out))
+		return DaemonState{}, malformed("no daemon status")
 	}
 	s.Running = strings.EqualFold(s.Status, "running")
 	return s, nil

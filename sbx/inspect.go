@@ -40,7 +40,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	}
 	in, err := ParseInspection(out)
 	if err == nil && in.Name != name {
-		err = malformed("asked for %q, got %q", name, in.Name)
+		err = malformedIn(out, "asked for %q, got %q", name, in.Name)
 	}
 	if err != nil {
 		return Inspection{}, fmt.Errorf("sbx %s: %w", op, err)
@@ -107,8 +107,8 @@ func readInspection(out []byte) (Inspection, error) {
 			in.DaemonVersion = ParseSemver(value)
 		}
 	}
-	if checkOldName(in.Name) != nil {
-		return Inspection{}, malformed("no description of a sandbox in %d bytes", len(out))
+	if in.Name == "" {
+		return Inspection{}, malformed("no description of a sandbox")
 	}
 	return in, nil
 }
@@ -132,9 +132,6 @@ func parseInspectionJSON(out []byte) (Inspection, error) {
 	}
 	if err := decodeJSON(out, "name", &doc); err != nil {
 		return Inspection{}, err
-	}
-	if checkOldName(doc.Name) != nil {
-		return Inspection{}, malformed("sandbox named %q", doc.Name)
 	}
 	if doc.State == "" {
 		doc.State = doc.Status

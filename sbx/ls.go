@@ -140,7 +140,7 @@ func parseSandboxesText(out []byte) ([]Sandbox, error) {
 		if anyLine(notes, func(line string) bool { return strings.HasPrefix(line, "No sandboxes found") }) {
 			return []Sandbox{}, nil
 		}
-		return nil, malformed("no sandbox listing in %d bytes", len(out))
+		return nil, malformed("no sandbox listing")
 	}
 	list := []Sandbox{}
 	for _, t := range tables {

@@ -45,7 +45,7 @@ func (c *Client) PolicyCheck(ctx context.Context, sandbox, target string) (Polic
 	case err != nil:
 		return PolicyVerdict{}, fmt.Errorf("sbx %s: %w", op, err)
 	case verdict.Allowed != (res.Code == 0):
-		return PolicyVerdict{}, fmt.Errorf("sbx %s: %w", op, malformed("exit %d with a verdict of allowed=%t", res.Code, verdict.Allowed))
+		return PolicyVerdict{}, fmt.Errorf("sbx %s: %w", op, malformedIn(res.Stdout, "exit %d with a verdict of allowed=%t", res.Code, verdict.Allowed))
 	}
 	return verdict, nil
 }
@@ -77,5 +77,5 @@ func readVerdict(out []byte) (PolicyVerdict, error) {
 			return PolicyVerdict{Allowed: word == "Allowed", Target: target}, nil
 		}
 	}
-	return PolicyVerdict{}, malformed("no verdict in %d bytes", len(out))
+	return PolicyVerdict{}, malformed("no verdict")
 }

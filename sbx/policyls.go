@@ -109,9 +109,6 @@ func readRules(out []byte) ([]Rule, error) {
 		if err := decodeJSON(out, "rules", &doc); err != nil {
 			return nil, err
 		}
-		if doc.Rules == nil {
-			return nil, malformed("null for a list of rules")
-		}
 		for _, r := range doc.Rules {
 			rule, err := r.rule()
 			if err != nil {
@@ -144,7 +141,7 @@ func readRules(out []byte) ([]Rule, error) {
 	if len(tables) == 0 && !anyLine(notes, func(l string) bool {
 		return strings.HasPrefix(l, "No policies match") || strings.HasPrefix(l, "No policies found")
 	}) {
-		return nil, malformed("no rule listing in %d bytes", len(out))
+		return nil, malformed("no rule listing")
 	}
 	for _, t := range tables {
 		for _, row := range t.rows {
@@ -221,9 +218,6 @@ func readRule(out []byte) (Rule, error) {
 	inner := doc.ruleJSON
 	if doc.Rule != nil {
 		inner = *doc.Rule
-	}
-	if inner.ID == "" {
-		return Rule{}, malformed("rule without id")
 	}
 	return inner.rule()
 }

@@ -93,13 +93,7 @@ func readPorts(out []byte) ([]Port, error) {
 		if err := decodeJSON(out, "[]", &doc); err != nil {
 			return nil, err
 		}
-		if doc == nil {
-			return nil, malformed("null for a list of ports")
-		}
 		for _, p := range doc {
-			if !portNumber(p.HostPort) || !portNumber(p.SandboxPort) || p.Protocol == "" {
-				return nil, malformed("published port %s", p.port())
-			}
 			ports = append(ports, p.port())
 		}
 		return ports, nil
@@ -117,7 +111,7 @@ func readPorts(out []byte) ([]Port, error) {
 		return nil, err
 	}
 	if len(tables) == 0 && !anyLine(notes, func(l string) bool { return strings.HasPrefix(l, "No published ports") }) {
-		return nil, malformed("no port listing in %d bytes", len(out))
+		return nil, malformed("no port listing")
 	}
 	for _, t := range tables {
 		for _, row := range t.rows {
@@ -159,7 +153,7 @@ func (c *Client) Publish(ctx context.Context, sandbox, spec string) ([]Port, err
 		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "Published "); ok {
 			p, ok := parsePort(strings.ReplaceAll(rest, " -> ", "->"))
 			if !ok {
-				return nil, fmt.Errorf("sbx %s: %w", op, malformed("published port %q", tailText(rest, 80)))
+				return nil, fmt.Errorf("sbx %s: %w", op, malformedIn(res.Stdout, "published port %q", tailText(rest, 80)))
 			}
 			if !p.is(spec, c.cloud) {
 				wrong = append(wrong, fmt.Sprintf("asked for %s, published was %s", spec, p))

@@ -93,8 +93,11 @@ func (c *Client) Prune(ctx context.Context, spec PruneSpec) (PruneReport, error)
 		return PruneReport{}, err
 	}
 	report, err := parsePrune(res.Stdout)
-	if err != nil || spec.DryRun || len(report.Removed) == 0 {
-		return report, err
+	if err != nil {
+		return PruneReport{}, fmt.Errorf("sbx %s: %w", op, err)
+	}
+	if spec.DryRun || len(report.Removed) == 0 {
+		return report, nil
 	}
 	res, err = c.call(ctx, op, c.timeouts.Remove, Cmd{Args: append([]string{"prune", "--force"}, filter...)})
 	if err != nil {
@@ -114,7 +117,9 @@ func (c *Client) Prune(ctx context.Context, spec PruneSpec) (PruneReport, error)
 // removedLine is how prune and rm report what they did (measured on 0.47).
 var removedLine = regexp.MustCompile(`(?m)^Sandbox '([^']+)' removed$`)
 
-func parsePrune(out []byte) (PruneReport, error) {
+func parsePrune(out []byte) (PruneReport, error) { return showing(out, readPrune, checkPrune) }
+
+func readPrune(out []byte) (PruneReport, error) {
 	type item struct {
 		Name string `json:"name"`
 	}
@@ -123,22 +128,13 @@ func parsePrune(out []byte) (PruneReport, error) {
 		Skipped     []item `json:"skipped_unknown_stop"`
 	}
 	if err := decodeJSON(out, "would_remove", &doc); err != nil {
-		return PruneReport{}, fmt.Errorf("sbx prune: %w", err)
-	}
-	if doc.WouldRemove == nil {
-		return PruneReport{}, fmt.Errorf("sbx prune: %w", malformed("null for a list of sandboxes"))
+		return PruneReport{}, err
 	}
 	var report PruneReport
 	for _, i := range doc.WouldRemove {
-		if checkOldName(i.Name) != nil {
-			return PruneReport{}, fmt.Errorf("sbx prune: %w", malformed("sandbox named %q", i.Name))
-		}
 		report.Removed = append(report.Removed, i.Name)
 	}
 	for _, i := range doc.Skipped {
-		if checkOldName(i.Name) != nil {
-			return PruneReport{}, fmt.Errorf("sbx prune: %w", malformed("sandbox named %q", i.Name))
-		}
 		report.Skipped = append(report.Skipped, i.Name)
 	}
 	return report, nil

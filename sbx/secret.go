@@ -195,7 +195,7 @@ func (c *Client) SecretSetCustom(ctx context.Context, secret CustomSecret) (plac
 	case secret.Placeholder != "" && !strings.Contains(secret.Placeholder, "{rand}"):
 		placeholder = secret.Placeholder
 	default:
-		return "", fmt.Errorf("sbx %s: %w", op, malformed("no placeholder in %d bytes", len(res.Stdout)))
+		return "", fmt.Errorf("sbx %s: %w", op, malformedIn(res.Stdout, "no placeholder"))
 	}
 	if !c.readBack {
 		return placeholder, nil
@@ -340,9 +340,6 @@ func readSecrets(out []byte) ([]Secret, error) {
 		if s.Name == "" && s.Placeholder == "" && s.Env == "" {
 			return malformed("secret without a name")
 		}
-		if strings.HasPrefix(s.Name, "-") || strings.HasPrefix(s.Placeholder, "-") {
-			return malformed("secret named like a flag")
-		}
 		list = append(list, s)
 		return nil
 	}
@@ -372,7 +369,7 @@ func readSecrets(out []byte) ([]Secret, error) {
 		return nil, err
 	}
 	if len(tables) == 0 && !anyLine(notes, func(l string) bool { return strings.HasPrefix(l, "No secrets found") }) {
-		return nil, malformed("no secret listing in %d bytes", len(out))
+		return nil, malformed("no secret listing")
 	}
 	for _, t := range tables {
 		isCustom := slices.Contains(t.ids, "placeholder")

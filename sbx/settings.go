@@ -55,12 +55,17 @@ func (c *Client) Setting(ctx context.Context, key string) (Setting, error) {
 	if err != nil {
 		return Setting{}, err
 	}
-	var s Setting
-	if err := decodeJSON(res.Stdout, "key", &s); err != nil {
+	s, err := showing(res.Stdout, func(out []byte) (s Setting, err error) {
+		err = decodeJSON(out, "key", &s)
+		return s, err
+	}, func(s Setting) error {
+		if s.Key != key {
+			return malformed("asked for %q, got %q", key, tailText(s.Key, 80))
+		}
+		return checkSettings([]Setting{s})
+	})
+	if err != nil {
 		return Setting{}, fmt.Errorf("sbx %s: %w", op, err)
-	}
-	if s.Key != key {
-		return Setting{}, fmt.Errorf("sbx %s: %w", op, malformed("asked for %q, got %q", key, s.Key))
 	}
 	return s, nil
 }
@@ -94,14 +99,6 @@ func readSettings(out []byte) ([]Setting, error) {
 			}
 			list = doc.Settings
 		}
-		if list == nil {
-			return nil, malformed("null for a list of settings")
-		}
-		for _, s := range list {
-			if !settingKey.MatchString(s.Key) {
-				return nil, malformed("setting %q", tailText(s.Key, 80))
-			}
-		}
 		return list, nil
 	}
 	spec := tableSpec{
@@ -118,7 +115,7 @@ func readSettings(out []byte) ([]Setting, error) {
 		return nil, err
 	}
 	if len(tables) == 0 {
-		return nil, malformed("no settings in %d bytes", len(out))
+		return nil, malformed("no settings")
 	}
 	list := []Setting{}
 	for _, t := range tables {
@@ -126,9 +123,6 @@ func readSettings(out []byte) ([]Setting, error) {
 			s := Setting{
 				Key: row.text("key"), Type: row.text("type"), Source: row.text("source"),
 				Description: row.text("description"), RequiresRestart: row.text("restart") == "yes",
-			}
-			if !settingKey.MatchString(s.Key) {
-				return nil, malformed("setting %q", tailText(s.Key, 80))
 			}
 			s.Value = settingValue(s.Type, row.text("value"))
 			list = append(list, s)

@@ -56,16 +56,10 @@ func readTemplates(out []byte) ([]Template, error) {
 		if err := decodeJSON(out, "images", &doc); err != nil {
 			return nil, err
 		}
-		if doc.Images == nil {
-			return nil, malformed("null for a list of images")
-		}
 		list := make([]Template, 0, len(doc.Images))
 		for _, image := range doc.Images {
 			t := image.Template
 			t.Created = image.CreatedAt.Time
-			if t.Repository == "" || strings.HasPrefix(t.Repository, "-") {
-				return nil, malformed("image without a name")
-			}
 			list = append(list, t)
 		}
 		return list, nil
@@ -84,14 +78,11 @@ func readTemplates(out []byte) ([]Template, error) {
 		return nil, err
 	}
 	if len(tables) == 0 && !anyLine(notes, func(l string) bool { return strings.HasPrefix(l, "No template images found") }) {
-		return nil, malformed("no template listing in %d bytes", len(out))
+		return nil, malformed("no template listing")
 	}
 	list := []Template{}
 	for _, t := range tables {
 		for _, row := range t.rows {
-			if strings.HasPrefix(row.text("repository"), "-") {
-				return nil, malformed("image named like a flag")
-			}
 			list = append(list, Template{ID: row.text("id"), Repository: row.text("repository"), Tag: row.text("tag"), Flavor: row.text("flavor")})
 		}
 	}

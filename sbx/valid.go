@@ -76,7 +76,7 @@ func checkSandboxes(list []Sandbox) error {
 
 func checkPort(p Port, least int) error {
 	_, err := netip.ParseAddr(p.HostIP)
-	if p.HostIP != "" && err != nil || p.HostPort < least || p.HostPort > 65535 || p.SandboxPort < 1 || p.SandboxPort > 65535 || !isWord(p.Protocol) {
+	if p.HostIP != "" && err != nil || p.HostPort < least || p.HostPort > 65535 || !portNumber(p.SandboxPort) || !isWord(p.Protocol) {
 		return notRead("published port", p.String())
 	}
 	return nil
@@ -103,6 +103,17 @@ func checkInspection(in Inspection) error {
 	for _, s := range in.Secrets {
 		if !isWord(s.Name) {
 			return notRead("sandbox with a secret named", s.Name)
+		}
+	}
+	return nil
+}
+
+func checkPrune(r PruneReport) error {
+	for _, names := range [][]string{r.Removed, r.Skipped} {
+		for _, name := range names {
+			if checkOldName(name) != nil {
+				return notRead("sandbox named", name)
+			}
 		}
 	}
 	return nil
