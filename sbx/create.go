@@ -63,6 +63,9 @@ func (c *Client) Run(ctx context.Context, spec CreateSpec) (Sandbox, error) {
 		// Unlike create, run without a path mounts its own current directory.
 		return Sandbox{}, invalid(op, "no workspace: run would mount the current directory; use Create and KeepAlive")
 	}
+	if _, _, err := c.createArgs(ctx, op, spec); err != nil {
+		return Sandbox{}, err
+	}
 	if fixed := spec.fixed(); c.readBack && len(fixed) > 0 {
 		switch _, err := c.Get(ctx, spec.Name); {
 		case err == nil:
@@ -336,8 +339,8 @@ func (c *Client) differs(spec CreateSpec, s Sandbox) (missing []string) {
 	differ := func(format string, args ...any) {
 		missing = append(missing, "sandbox "+spec.Name+fmt.Sprintf(format, args...))
 	}
-	// A kit's reference need not be what a listing shows.
-	if agent := spec.agent(); !strings.ContainsAny(agent, `./\:@`) && s.Agent != "" && s.Agent != agent {
+	// A kit's reference need not be what a listing shows, and a kit's short name may be shown as its reference.
+	if agent := spec.agent(); !strings.ContainsAny(agent+s.Agent, `./\:@`) && s.Agent != "" && s.Agent != agent {
 		differ(" has agent %s, not %s", s.Agent, agent)
 	}
 	for i, w := range spec.Workspaces {
@@ -351,6 +354,9 @@ func (c *Client) differs(spec CreateSpec, s Sandbox) (missing []string) {
 		}
 	}
 	for _, have := range s.Workspaces {
+		if !spec.SkillsOff && slices.Contains(strings.Split(filepath.ToSlash(have), "/"), "skills") {
+			continue // the shared skill store, which nobody kept away
+		}
 		if !slices.ContainsFunc(spec.Workspaces, func(w Workspace) bool { return samePath(have, w.Path) }) {
 			differ(" sees %s, which was not asked for", have)
 		}

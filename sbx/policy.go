@@ -238,33 +238,42 @@ func scopeText(sandbox string) string {
 	return "sandbox " + sandbox
 }
 
-// shows reports whether the listed rule is what want says of resource.
+// shows reports whether the listed rule is what want says of resource: an allow rule that lets through more than was asked for is
+// not, and neither is a deny rule that stops less.
 func (r Rule) shows(want PolicyRule, resource string) bool {
 	if r.Inactive || r.Sandbox != want.Sandbox || r.Decision != want.Decision {
 		return false
 	}
 	if !want.isHTTP() {
 		return r.ResourceType == "network" && len(r.Methods) == 0 && len(r.HTTPTargets) == 0 &&
-			(want.Protocol == "" || len(r.Protocols) == 0 || slices.Contains(r.Protocols, want.Protocol)) &&
+			(want.Protocol == "" || len(r.Protocols) == 0 || covers(r.Protocols, []string{want.Protocol}, want.Decision)) &&
 			slices.ContainsFunc(r.Resources, func(have string) bool { return sameResource(have, resource) })
 	}
 	if r.ResourceType != "http" && r.ResourceType != "network" {
 		return false
 	}
-	for _, m := range want.Methods {
-		if !slices.Contains(r.Methods, m) {
+	if every := len(r.Methods) == 0 || slices.Contains(r.Methods, "*"); every {
+		if len(want.Methods) > 0 && want.Decision == Allow {
 			return false
 		}
-	}
-	if len(want.Methods) == 0 && len(r.Methods) > 0 && !slices.Contains(r.Methods, "*") {
-		return false
-	}
-	if len(r.HTTPTargets) == 0 {
+	} else if len(want.Methods) == 0 || !covers(r.Methods, want.Methods, want.Decision) {
 		return false
 	}
 	return slices.ContainsFunc(r.HTTPTargets, func(t HTTPTarget) bool {
-		return sameResource(t.Host, resource) && (want.Path == "" || t.Path == want.Path)
+		// Every path is written in more than one way.
+		return sameResource(t.Host, resource) && (t.Path == want.Path || want.Path == "" && slices.Contains([]string{"/**", "**", "*"}, t.Path))
 	})
+}
+
+// covers reports whether have has all of want, and for an allow rule nothing else.
+func covers(have, want []string, d Decision) bool {
+	in := func(list []string) func(string) bool {
+		return func(s string) bool { return slices.Contains(list, s) }
+	}
+	outside := func(list []string, inside func(string) bool) bool {
+		return slices.ContainsFunc(list, func(s string) bool { return !inside(s) })
+	}
+	return !outside(want, in(have)) && (d == Deny || !outside(have, in(want)))
 }
 
 func sameResource(a, b string) bool { return normalResource(a) == normalResource(b) }

@@ -484,3 +484,43 @@ func TestWordsAgainstState(t *testing.T) {
 		t.Errorf("removed %q", report.Removed)
 	}
 }
+
+// TestRuleAsAsked: a rule that lets through more than was asked for, or stops less, is not the one.
+func TestRuleAsAsked(t *testing.T) {
+	for _, tt := range []struct {
+		listed string // of a rule for a.example
+		want   sbx.PolicyRule
+		is     bool
+	}{
+		{`"resource_type":"network","actions":["net:connect:tcp"]`, sbx.PolicyRule{Protocol: "tcp"}, true},
+		{`"resource_type":"network"`, sbx.PolicyRule{Protocol: "tcp"}, true}, // not told
+		{`"resource_type":"network","actions":["net:connect:tcp","net:connect:udp"]`, sbx.PolicyRule{Protocol: "tcp"}, false},
+		{`"resource_type":"network","actions":["net:connect:tcp","net:connect:udp"]`, sbx.PolicyRule{Protocol: "tcp", Decision: sbx.Deny}, true},
+		{`"resource_type":"network","actions":["net:connect:udp"]`, sbx.PolicyRule{Protocol: "tcp", Decision: sbx.Deny}, false},
+		{`"resource_type":"http","methods":["GET"],"http_targets":[{"host":"a.example","path":"/**"}]`, sbx.PolicyRule{Methods: []string{"GET"}}, true},
+		{`"resource_type":"http","methods":["GET","POST"],"http_targets":[{"host":"a.example","path":"/**"}]`, sbx.PolicyRule{Methods: []string{"GET"}}, false},
+		{`"resource_type":"http","methods":["GET","POST"],"http_targets":[{"host":"a.example","path":""}]`, sbx.PolicyRule{Methods: []string{"GET"}, Decision: sbx.Deny}, true},
+		{`"resource_type":"http","methods":["*"],"http_targets":[{"host":"a.example","path":"/x"}]`, sbx.PolicyRule{Methods: []string{"GET"}, Path: "/x"}, false},
+		{`"resource_type":"http","methods":["*"],"http_targets":[{"host":"a.example","path":"/x"}]`, sbx.PolicyRule{Methods: []string{"GET"}, Path: "/x", Decision: sbx.Deny}, true},
+		{`"resource_type":"http","http_targets":[{"host":"a.example","path":"/x"}]`, sbx.PolicyRule{Path: "/x"}, true},
+		{`"resource_type":"http","methods":["GET"],"http_targets":[{"host":"a.example","path":"/x"}]`, sbx.PolicyRule{Path: "/x", Decision: sbx.Deny}, false},
+		{`"resource_type":"http","methods":["POST"],"http_targets":[{"host":"a.example","path":"/x"}]`, sbx.PolicyRule{Methods: []string{"POST"}, Decision: sbx.Deny}, false},
+		{`"resource_type":"http","methods":["POST"],"http_targets":[{"host":"b.example","path":"/x"}]`, sbx.PolicyRule{Methods: []string{"POST"}, Path: "/x"}, false},
+	} {
+		tt.want.Resources = []string{"a.example"}
+		if tt.want.Decision == "" {
+			tt.want.Decision = sbx.Allow
+		}
+		rules, err := sbx.ParseRules([]byte(`{"rules":[{"id":"1","scope":"global","decision":"` + string(tt.want.Decision) + `","resources":["a.example"],` + tt.listed + `}]}`))
+		ok(t, err)
+		if err := sbx.CheckRules(rules, tt.want); (err == nil) != tt.is {
+			t.Errorf("%s, asked for %+v: %v", tt.listed, tt.want, err)
+		}
+	}
+	// A custom secret that is bound to one more host is sent there.
+	c := sbx.New("", v47(), canned{"secret ls": says(`{"secrets":[],"custom_secrets":[{"scope":"box","targets":["a.example","b.example"],"env":"K","placeholder":"sbx-cs-0123456789"}]}`, "", 0)}.runner(t))
+	key := sbx.Secret{Type: sbx.SecretCustom, Sandbox: "box", Env: "K", Placeholder: "sbx-cs-0123456789", Hosts: []string{"a.example"}}
+	wantKinds(t, c.VerifySecrets(t.Context(), key), sbx.ErrNotApplied)
+	key.Hosts = []string{"B.example.", "a.example"}
+	ok(t, c.VerifySecrets(t.Context(), key))
+}

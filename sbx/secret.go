@@ -254,7 +254,7 @@ func (c *Client) SecretSetRegistry(ctx context.Context, cred RegistryCredential)
 }
 
 // VerifySecrets reads the listing once and checks that each secret is there: service by name and scope, custom by
-// placeholder, scope and hosts. Values cannot be checked. The error matches [ErrNotApplied].
+// placeholder, scope and hosts, those and no others. Values cannot be checked. The error matches [ErrNotApplied].
 func (c *Client) VerifySecrets(ctx context.Context, want ...Secret) error {
 	listed, err := c.SecretList(ctx)
 	if err != nil {
@@ -290,12 +290,16 @@ func (s Secret) listedAs(row Secret) bool {
 	if s.Placeholder != "" && row.Placeholder != s.Placeholder || s.Env != "" && row.Env != s.Env {
 		return false
 	}
-	for _, host := range s.Hosts {
-		if !slices.ContainsFunc(row.Hosts, func(have string) bool { return sameResource(have, host) }) {
-			return false
-		}
+	if len(s.Hosts) == 0 {
+		return true
 	}
-	return true
+	// Those and no others: what is bound to one more host is sent there.
+	within := func(hosts, list []string) bool {
+		return !slices.ContainsFunc(hosts, func(host string) bool {
+			return !slices.ContainsFunc(list, func(have string) bool { return sameResource(have, host) })
+		})
+	}
+	return within(s.Hosts, row.Hosts) && within(row.Hosts, s.Hosts)
 }
 
 // SecretList lists the secrets of every scope.
