@@ -36,6 +36,7 @@ type Config struct {
 	Requests Requests `yaml:"requests" json:"requests"`
 	Limits   Limits   `yaml:"limits" json:"limits"`
 	Gateway  Gateway  `yaml:"gateway" json:"gateway"`
+	Pool     Pool     `yaml:"pool" json:"pool"`
 	Prices   string   `yaml:"prices" json:"prices"` // file with a table of prices, in place of the built-in one
 	Local    Local    `yaml:"local" json:"local"`
 }
@@ -171,6 +172,12 @@ type Gateway struct {
 	BatchCost   float64  `yaml:"batchCost" json:"batchCost"`     // US dollars, of all runs of the batch; 0 is no cap
 }
 
+// Pool is about pairs that are booted ahead of time, without a credential, for runs to claim.
+type Pool struct {
+	Size   int      `yaml:"size" json:"size"`     // pairs that wait; 0 is no pool, at most 16
+	MaxAge Duration `yaml:"maxAge" json:"maxAge"` // of a pair that waits; older ones are removed by the next fill or prune
+}
+
 // Local is for the local engine only; with sbx it is an error to set it.
 type Local struct {
 	// Resolve sends HOST[:PORT] to a loopback address instead of the network, for stand-ins and tests.
@@ -211,8 +218,12 @@ func Default() Config {
 			Idle: Duration(10 * time.Minute), Verify: Duration(10 * time.Minute), Release: Duration(2 * time.Minute), Revisions: 2,
 			Records: Duration(30 * 24 * time.Hour),
 		},
+		Pool: Pool{MaxAge: Duration(4 * time.Hour)},
 	}
 }
+
+// maxPool bounds what waits without a use.
+const maxPool = 16
 
 // Validate reports everything that is wrong with c, one error a line; it matches [ErrInvalid].
 func (c Config) Validate() error {
@@ -300,6 +311,12 @@ func (c Config) Validate() error {
 	}
 	if c.Sandbox.CPUs < 0 || c.Sandbox.MemoryMiB < 0 {
 		bad("sandbox", "sizes cannot be negative")
+	}
+	if c.Pool.Size < 0 || c.Pool.Size > maxPool {
+		bad("pool.size", "%d is not between 0 and %d", c.Pool.Size, maxPool)
+	}
+	if c.Pool.Size > 0 && c.Pool.MaxAge == 0 {
+		bad("pool.maxAge", "a pair cannot wait for ever")
 	}
 	if m := c.Sandbox.MemoryMiB; m > 0 && m < 512 {
 		bad("sandbox.memoryMiB", "%d is below 512, the least that sbx accepts", m)

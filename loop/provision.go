@@ -15,7 +15,11 @@ import (
 )
 
 func (r *run) provision(ctx context.Context) (string, error) {
-	if err := r.makePlan(ctx, r.state.Workspace.Dir); err != nil {
+	mount := r.state.Workspace.Dir
+	if r.pair.Booted {
+		mount = provision.Mount(r.req.Store, r.id)
+	}
+	if err := r.makePlan(ctx, mount); err != nil {
 		return "", err
 	}
 	for _, w := range r.plan.GitHub.Workspaces {
@@ -40,19 +44,84 @@ func (r *run) provision(ctx context.Context) (string, error) {
 
 // makePlan computes the pair's plan for a workspace in dir.
 func (r *run) makePlan(ctx context.Context, dir string) error {
-	version, err := r.engine.Version(ctx)
+	in, err := r.input(ctx)
 	if err != nil {
 		return err
 	}
-	in := provision.Input{
-		Run: r.id, Engine: r.engineRef, Repo: r.repo, AgentEnv: r.adapter.KeyEnv(r.provider), Gateway: r.way(),
-		Workspace: sbx.Workspace{Path: dir}, Empty: filepath.Join(r.req.Store.Dir(r.id), "empty"),
-	}.WithConfig(r.req.Config, version)
+	in.Workspace = sbx.Workspace{Path: dir}
 	r.plan, err = provision.New(in)
 	if err == nil {
 		r.result.Strategies = map[pair.Role]provision.Strategy{pair.RoleAgent: r.plan.Agent.Secret.Strategy, pair.RoleGitHub: r.plan.GitHub.Secret.Strategy}
 	}
 	return err
+}
+
+// input is what the plan follows from, but for the workspace.
+func (r *run) input(ctx context.Context) (provision.Input, error) {
+	version, err := r.engine.Version(ctx)
+	if err != nil {
+		return provision.Input{}, err
+	}
+	return provision.Input{
+		Run: r.id, Engine: r.engineRef, Repo: r.repo, AgentEnv: r.adapter.KeyEnv(r.provider), Gateway: r.way(),
+		Empty: filepath.Join(r.req.Store.Dir(r.id), "empty"),
+	}.WithConfig(r.req.Config, version), nil
+}
+
+// acquire takes the lease: of a pair from the pool, whose id then is the run's, or of one that is still to be made.
+func (r *run) acquire(ctx context.Context) error {
+	lease := pair.Lease{
+		Run: r.id, Created: r.started.UTC(), Owner: pair.Self(), Engine: r.engineRef, Repository: r.repo, Host: r.req.Config.GitHub.Host,
+	}
+	claimed, err := r.claim(ctx, lease)
+	if err != nil || claimed {
+		return err
+	}
+	r.pair, err = pair.Acquire(r.engine.Unverified(), r.req.Store, lease)
+	return err
+}
+
+func (r *run) claim(ctx context.Context, lease pair.Lease) (bool, error) {
+	if r.req.Config.Pool.Size == 0 || r.gateway != nil { // a gateway's way is settled when the sandbox is made
+		return false, nil
+	}
+	pool, err := r.pool(ctx)
+	if err != nil {
+		return false, err
+	}
+	p, err := pool.Claim(lease)
+	if err != nil || p == nil {
+		return false, err
+	}
+	r.pair, r.id = p, p.Run
+	r.named()
+	if r.look, err = r.look.OnBranch(r.branch()); err == nil {
+		err = p.WorkIn(workspace.Folder(workspaceDir(r.result.Dir), r.look.Top))
+	}
+	return true, err
+}
+
+// pool is the pool of pairs that fit the run's configuration.
+func (r *run) pool(ctx context.Context) (provision.Pool, error) {
+	in, err := r.input(ctx)
+	return provision.Pool{
+		Engine: r.engine.Unverified(), Store: r.req.Store, Ref: r.engineRef, For: in,
+		Size: r.req.Config.Pool.Size, MaxAge: time.Duration(r.req.Config.Pool.MaxAge),
+	}, err
+}
+
+// Pool returns the pool of pairs that [Run] and [Up] claim from with this configuration. It needs neither a checkout nor a
+// credential.
+func Pool(ctx context.Context, req Request) (provision.Pool, error) {
+	r := &run{req: req, id: pair.NewRunID(time.Now()), upOnly: true}
+	if err := r.lookup(); err != nil {
+		return provision.Pool{}, err
+	}
+	var err error
+	if r.engine, r.engineRef, err = req.Locate(ctx); err != nil {
+		return provision.Pool{}, err
+	}
+	return r.pool(ctx)
 }
 
 // Plan returns the plan of the pair that [Up] or [Run] would make for the checkout. It makes nothing and needs no

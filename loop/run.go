@@ -213,14 +213,6 @@ type run struct {
 	bounds      github.Bounds
 }
 
-// acquire writes the lease of a new run.
-func (r *run) acquire(context.Context) (err error) {
-	r.pair, err = pair.Acquire(r.engine.Unverified(), r.req.Store, pair.Lease{
-		Run: r.id, Created: r.started.UTC(), Owner: pair.Self(), Engine: r.engineRef, Repository: r.repo, Host: r.req.Config.GitHub.Host,
-	})
-	return err
-}
-
 // openLog opens the record of a new run.
 func (r *run) openLog() (err error) {
 	if r.log, err = events.Create(r.result.Log, string(r.id), r.redact.Bytes, r.req.Sink); err != nil {
@@ -249,8 +241,7 @@ func (r *run) do(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.closeGateway(ctx)) }()
-	r.result.Run, r.result.Dir, r.result.Drift = r.id, r.req.Store.Dir(r.id), r.drift
-	r.result.Log = filepath.Join(r.result.Dir, eventLog)
+	r.named()
 	if err := take(ctx); err != nil {
 		if r.pair != nil {
 			err = r.finish(ctx, err, nil)
@@ -268,6 +259,12 @@ func (r *run) do(ctx context.Context) (err error) {
 		defer cancel()
 	}
 	return r.through(ctx)
+}
+
+// named fills in what follows from the run's id.
+func (r *run) named() {
+	r.result.Run, r.result.Dir, r.result.Drift = r.id, r.req.Store.Dir(r.id), r.drift
+	r.result.Log = filepath.Join(r.result.Dir, eventLog)
 }
 
 // openPrivate creates a file of the run that only its owner may read.

@@ -63,9 +63,24 @@ type Lease struct {
 	// Outcome is the run's own word for how it ended; empty while it runs.
 	Outcome string `json:"outcome,omitempty"`
 
+	// Dir is where processes start that somebody runs in the agent sandbox, if that is not its first mount.
+	Dir string `json:"dir,omitempty"`
+	// Pool is set for a pair that was booted ahead of time, until a run claims it.
+	Pool Pool `json:"pool,omitzero"`
+
 	// Beat is when the owner last said that it lives, by the lease file's time.
 	Beat time.Time `json:"-"`
 }
+
+// Pool says what a pair was booted ahead of time for.
+type Pool struct {
+	Key     string    `json:"key"`   // of pairs that can stand for one another
+	Ready   bool      `json:"ready"` // both sandboxes run and nobody owns them; before that its owner is booting them
+	Expires time.Time `json:"expires"`
+}
+
+// Pooled reports whether l is a pair that waits for a run to claim it.
+func (l Lease) Pooled() bool { return l.State == Open && l.Pool.Ready }
 
 // BeatInterval is how often the owner of a pair says that it lives. After three without a word, nobody takes it for alive
 // who cannot look at its process.
@@ -81,8 +96,10 @@ func (l Lease) OwnerAlive() Verdict {
 	return v
 }
 
-// Orphaned reports whether l is open, not kept on purpose, and its owner is dead.
-func (l Lease) Orphaned() bool { return l.State == Open && !l.Kept && l.Owner.Check() == Dead }
+// Orphaned reports whether l is open, neither kept on purpose nor in the pool, and its owner is dead.
+func (l Lease) Orphaned() bool {
+	return l.State == Open && !l.Kept && !l.Pool.Ready && l.Owner.Check() == Dead
+}
 
 // A Store is the folder of run folders, one for each run, each with its lease. Folders are readable by their owner only.
 type Store struct{ root string }

@@ -62,6 +62,8 @@ type Pair struct {
 	Run    RunID
 	Agent  *Sandbox
 	GitHub *Sandbox
+	// Booted says that the sandboxes were there before the run, in the pool: they have no credential and no rules yet.
+	Booted bool
 	// Undo holds what must be undone at release, beside the sandboxes themselves.
 	Undo Stack
 
@@ -81,6 +83,51 @@ func Acquire(engine Engine, store *Store, l Lease) (*Pair, error) {
 	p := attach(engine, store, l.Run)
 	p.still = store.beat(l.Run)
 	return p, nil
+}
+
+// Claim takes a pair out of the pool for the run that l describes, and whose id becomes l's: the oldest that matches key
+// and runs on l's engine. It makes no call of the engine. Without one, the pair is nil.
+func Claim(engine Engine, store *Store, key string, l Lease) (*Pair, error) {
+	taken, err := store.Take(func(have Lease) bool {
+		return have.Pool.Key == key && have.Engine.Same(l.Engine) && have.Engine.Version == l.Engine.Version && time.Now().Before(have.Pool.Expires)
+	}, l.Owner)
+	if err != nil || taken.Run == "" {
+		return nil, err
+	}
+	l.Run, l.State, l.Sandboxes = taken.Run, Open, taken.Sandboxes
+	if err := store.Save(l); err != nil {
+		return nil, err
+	}
+	p := attach(engine, store, l.Run)
+	p.Booted, p.still = true, store.beat(l.Run)
+	return p, nil
+}
+
+// Shelve puts a pair whose sandboxes are booted into the pool, where it belongs to nobody until it is claimed.
+func (p *Pair) Shelve() error {
+	p.still()
+	l, err := p.store.Load(p.Run)
+	if err != nil {
+		return err
+	}
+	l.Pool.Ready = true
+	return p.store.Save(l)
+}
+
+// WorkIn notes where processes start that somebody runs in the agent sandbox.
+func (p *Pair) WorkIn(dir string) error {
+	l, err := p.store.Load(p.Run)
+	if err != nil {
+		return err
+	}
+	l.Dir = dir
+	return p.store.Save(l)
+}
+
+// Clear removes whatever there is of the pair's sandboxes and keeps the lease, so that they can be made anew.
+func (p *Pair) Clear(ctx context.Context) error {
+	p.Booted = false
+	return errors.Join(removeAll(ctx, p.engine, p.Run.Names()), p.removeCredential())
 }
 
 // Attach returns the pair of a lease that some process acquired before.

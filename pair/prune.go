@@ -81,6 +81,10 @@ func FindLeftovers(ctx context.Context, engine Engine, store *Store, ref EngineR
 		case !l.Engine.Same(ref): // another engine's
 		case l.Orphaned():
 			add(l.Run, fmt.Sprintf("owner (process %d) is dead", l.Owner.PID), &l)
+		case l.Pooled() && time.Now().After(l.Pool.Expires):
+			add(l.Run, "has been in the pool for too long", &l)
+		case l.Pooled() && (there[l.Run] == nil || len(there[l.Run].Sandboxes) < len(l.Sandboxes)):
+			add(l.Run, "is in the pool, and a sandbox of it is gone", &l)
 		case l.State == Closed && there[l.Run] != nil:
 			add(l.Run, "run is closed, something of it is still there", &l)
 		}
@@ -119,6 +123,12 @@ func Prune(ctx context.Context, engine Engine, store *Store, leftovers []Leftove
 }
 
 func prune(ctx context.Context, engine Engine, store *Store, left Leftover) error {
+	if left.lease != nil && left.lease.Pooled() {
+		taken, err := store.Take(func(l Lease) bool { return l.Run == left.Run }, Self())
+		if err != nil || taken.Run == "" { // a run was faster
+			return err
+		}
+	}
 	p := attach(engine, store, left.Run)
 	if left.RecordOnly {
 		return p.Abandon(outcomeOf(*left.lease, "orphaned, engine gone"))

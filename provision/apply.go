@@ -10,7 +10,6 @@ import (
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/sbx"
-	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // Engine is what provisioning needs of an engine's client. Changes are made without a read after each; the Verify
@@ -96,22 +95,59 @@ func (a *apply) call(op string, do func() error) error {
 }
 
 func (a *apply) do(ctx context.Context, creds Credentials) error {
-	first := []func(context.Context) error{a.globals}
-	if a.plan.Engine.PolicyUnset {
-		first = append(first, a.initPolicy)
+	if a.pair.Booted {
+		err := a.bind(ctx, creds)
+		if !errors.Is(err, sbx.ErrNotFound) && !errors.Is(err, sbx.ErrNotApplied) {
+			return err
+		}
+		// The pooled sandboxes are gone, or not what they were: a restart of the machine or the daemon does that.
+		a.notes = append(a.notes, "the pair from the pool could not be used, and was made anew: "+err.Error())
+		if err := a.pair.Clear(ctx); err != nil {
+			return err
+		}
 	}
-	if err := both(ctx, first...); err != nil {
+	if err := a.first(ctx); err != nil {
 		return err
 	}
 	var makes []func(context.Context) error
 	for _, spec := range a.plan.Specs() {
-		value := creds.Agent
-		if spec.Role == pair.RoleGitHub {
-			value = creds.GitHub
-		}
-		makes = append(makes, func(ctx context.Context) error { return a.make(ctx, spec, value) })
+		makes = append(makes, func(ctx context.Context) error {
+			if err := a.create(ctx, spec); err != nil {
+				return err
+			}
+			return a.give(ctx, spec, creds)
+		})
 	}
 	if err := both(ctx, makes...); err != nil {
+		return err
+	}
+	return a.readBack(ctx)
+}
+
+// first does what comes before the first sandbox.
+func (a *apply) first(ctx context.Context) error {
+	first := []func(context.Context) error{a.globals}
+	if a.plan.Engine.PolicyUnset {
+		first = append(first, a.initPolicy)
+	}
+	return both(ctx, first...)
+}
+
+// bind gives a pair from the pool its rules and secrets, all at once, and reads them back. Nothing runs in it yet, so
+// that what the engine has beside them can be looked at meanwhile.
+func (a *apply) bind(ctx context.Context, creds Credentials) error {
+	steps, shadows := []func(context.Context) error{a.globals}, []func(context.Context) error{}
+	for _, spec := range a.plan.Specs() {
+		steps = append(steps, func(ctx context.Context) error { return a.credential(ctx, spec, creds.of(spec.Role)) })
+		for _, rule := range policyRules(spec) {
+			steps = append(steps, func(ctx context.Context) error { return a.rule(ctx, spec, rule) })
+		}
+		shadows = append(shadows, func(ctx context.Context) error { return a.shadows(ctx, spec) })
+	}
+	if err := both(ctx, steps...); err != nil {
+		return err
+	}
+	if err := both(ctx, shadows...); err != nil {
 		return err
 	}
 	return a.readBack(ctx)
@@ -148,16 +184,24 @@ func (a *apply) spec(s Spec) sbx.CreateSpec {
 	}
 }
 
-// make makes one sandbox, and then gives it its rules and its secret at the same time.
-func (a *apply) make(ctx context.Context, s Spec, value secrets.Value) error {
+func (a *apply) create(ctx context.Context, s Spec) error {
 	err := a.call("create "+string(s.Role), func() error { _, err := a.engine.Create(ctx, a.spec(s)); return err })
 	if err != nil {
 		return fmt.Errorf("create the %s sandbox: %w", s.Role, err)
 	}
-	return both(ctx,
-		func(ctx context.Context) error { return a.rules(ctx, s) },
-		func(ctx context.Context) error { return a.secret(ctx, s, value) },
-	)
+	return nil
+}
+
+// give gives a sandbox its rules and its secret, all at the same time.
+func (a *apply) give(ctx context.Context, s Spec, creds Credentials) error {
+	steps := []func(context.Context) error{
+		func(ctx context.Context) error { return a.credential(ctx, s, creds.of(s.Role)) },
+		func(ctx context.Context) error { return a.shadows(ctx, s) },
+	}
+	for _, rule := range policyRules(s) {
+		steps = append(steps, func(ctx context.Context) error { return a.rule(ctx, s, rule) })
+	}
+	return both(ctx, steps...)
 }
 
 // initPolicy sets up the policy of our own engine, once. Nothing is narrower than deny-all, so this takes nothing from
@@ -170,16 +214,14 @@ func (a *apply) initPolicy(ctx context.Context) error {
 	return err
 }
 
-func (a *apply) rules(ctx context.Context, s Spec) error {
-	for _, rule := range policyRules(s) {
-		do := a.engine.PolicyAllow
-		if rule.Decision == sbx.Deny {
-			do = a.engine.PolicyDeny
-		}
-		err := a.call(fmt.Sprintf("policy %s %s", rule.Decision, s.Role), func() error { _, err := do(ctx, rule); return err })
-		if err != nil {
-			return fmt.Errorf("network rules of the %s sandbox: %w", s.Role, err)
-		}
+func (a *apply) rule(ctx context.Context, s Spec, rule sbx.PolicyRule) error {
+	do := a.engine.PolicyAllow
+	if rule.Decision == sbx.Deny {
+		do = a.engine.PolicyDeny
+	}
+	err := a.call(fmt.Sprintf("policy %s %s", rule.Decision, s.Role), func() error { _, err := do(ctx, rule); return err })
+	if err != nil {
+		return fmt.Errorf("network rules of the %s sandbox: %w", s.Role, err)
 	}
 	return nil
 }

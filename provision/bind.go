@@ -63,15 +63,21 @@ func (s Spec) listedSecrets(shadowed []string) []sbx.Secret {
 	return want
 }
 
-// secret gives one sandbox its credential, and keeps global ones out.
-func (a *apply) secret(ctx context.Context, s Spec, value secrets.Value) error {
+// credential gives one sandbox its own.
+func (a *apply) credential(ctx context.Context, s Spec, value secrets.Value) error {
 	op := "secret set " + string(s.Role)
 	if s.Secret.Strategy == PlainEnv {
 		op = "exec " + string(s.Role)
 	}
-	steps := []func(context.Context) error{func(ctx context.Context) error {
-		return a.call(op, func() error { return bind(ctx, a.engine, a.pair, s, value) })
-	}}
+	if err := a.call(op, func() error { return bind(ctx, a.engine, a.pair, s, value) }); err != nil {
+		return fmt.Errorf("secret of the %s sandbox: %w", s.Role, err)
+	}
+	return nil
+}
+
+// shadows keeps global secrets out of one sandbox.
+func (a *apply) shadows(ctx context.Context, s Spec) error {
+	var steps []func(context.Context) error
 	for _, name := range a.shadowed {
 		if name != s.Secret.Service {
 			steps = append(steps, func(ctx context.Context) error {

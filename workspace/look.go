@@ -13,6 +13,15 @@ type Checkout struct {
 	head      string // the commit that was looked at
 }
 
+// OnBranch returns the checkout for a run with another branch of its own.
+func (co Checkout) OnBranch(branch string) (Checkout, error) {
+	if err := checkBranch(branch); err != nil {
+		return Checkout{}, err
+	}
+	co.source.Branch, co.Branch = branch, branch
+	return co, nil
+}
+
 // Inspect looks at a checkout without copying anything, and refuses what cannot be copied (but for LFS files, which show only
 // in a copy). [Checkout.Prepare] makes the workspace.
 func Inspect(ctx context.Context, s Source) (co Checkout, err error) {

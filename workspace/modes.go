@@ -46,7 +46,7 @@ func editError(path, format string, args ...any) error {
 
 // makeEmpty makes a workspace of nothing.
 func (w *Workspace) makeEmpty(ctx context.Context, g git) error {
-	w.Dir = filepath.Join(w.Root, "work", "repo")
+	w.Dir = filepath.Join(w.Root, workFolder, "repo")
 	w.BaseBranch = "main"
 	if err := g.initBare(ctx, w.BaseRepo, "sha1"); err != nil {
 		return err

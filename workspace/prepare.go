@@ -61,7 +61,8 @@ type Workspace struct {
 	Guard map[string]string `json:",omitempty"`
 }
 
-// Prepare makes a workspace of s in dest, which has to be absent or an empty folder. The user's checkout is only read.
+// Prepare makes a workspace of s in dest, which has to be absent or a folder with nothing in it but an empty folder "work".
+// The user's checkout is only read.
 // When Prepare fails, nothing of it is left. Refusals are [*Error].
 func Prepare(ctx context.Context, s Source, dest string) (Workspace, error) {
 	co, err := Inspect(ctx, s)
@@ -71,7 +72,7 @@ func Prepare(ctx context.Context, s Source, dest string) (Workspace, error) {
 	return co.Prepare(ctx, dest)
 }
 
-// Prepare makes a workspace of the checkout in dest, which has to be absent or an empty folder. When it fails, nothing of it
+// Prepare makes a workspace of the checkout in dest, which has to be absent or a folder with nothing in it but an empty folder "work". When it fails, nothing of it
 // is left. A commit that was made since the checkout was looked at is refused: it was not looked at.
 func (co Checkout) Prepare(ctx context.Context, dest string) (ws Workspace, err error) {
 	dest, err = emptyDest(dest, co.Top)
@@ -144,9 +145,12 @@ func (s *Source) locate() (checkout, error) {
 	return co, refuseForbidden(co.top, s.Home)
 }
 
+// workFolder holds the copy, in a folder of the repository's name.
+const workFolder = "work"
+
 // Folder is where in dest the copy of the checkout whose top is given goes: what Prepare returns as Dir.
 func Folder(dest, top string) string {
-	return filepath.Join(dest, "work", folderName(filepath.Base(top)))
+	return filepath.Join(dest, workFolder, folderName(filepath.Base(top)))
 }
 
 // git returns the git runner of this workspace.
@@ -340,7 +344,13 @@ func emptyDest(dest, top string) (string, error) {
 	if rest != "" {
 		return abs, nil
 	}
-	if entries, err := os.ReadDir(abs); err != nil || len(entries) > 0 {
+	// A sandbox that was made before the workspace mounts the folder in which it is made.
+	if inner, err := os.ReadDir(filepath.Join(abs, workFolder)); err == nil && len(inner) > 0 {
+		return "", &Error{Kind: ErrDestination, Path: filepath.Join(abs, workFolder)}
+	}
+	entries, err := os.ReadDir(abs)
+	others := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() != workFolder || !e.IsDir() })
+	if err != nil || others {
 		return "", &Error{Kind: ErrDestination, Path: abs}
 	}
 	return abs, nil

@@ -77,10 +77,6 @@ func (a *app) known(ref pair.EngineRef) *sbx.Client {
 
 // engines lists the engines that open leases name, and the one that the configuration prefers if it can be used.
 func (a *app) engines(ctx context.Context) ([]pair.EngineRef, error) {
-	leases, err := a.openLeases(nil)
-	if err != nil {
-		return nil, err
-	}
 	var refs []pair.EngineRef
 	add := func(ref pair.EngineRef) {
 		for _, known := range refs {
@@ -90,8 +86,10 @@ func (a *app) engines(ctx context.Context) ([]pair.EngineRef, error) {
 		}
 		refs = append(refs, ref)
 	}
-	for _, l := range leases {
-		add(l.Engine)
+	for _, l := range a.leases() {
+		if l.State == pair.Open {
+			add(l.Engine)
+		}
 	}
 	loaded, err := a.settings(nil)
 	if err != nil {

@@ -30,6 +30,7 @@ func (t *target) flags(cmd *cobra.Command) {
 type opened struct {
 	engine *sbx.Client
 	name   string
+	dir    string       // where its processes start; empty: where the engine starts them
 	env    []sbx.EnvVar // what its processes should have
 	launch []string     // what stands before their command lines
 }
@@ -48,6 +49,7 @@ func (t *target) open(a *app) (opened, error) {
 	if role != pair.RoleAgent {
 		return box, nil
 	}
+	box.dir = l.Dir
 	for _, entry := range l.Environment {
 		name, value, _ := strings.Cut(entry, "=")
 		box.env = append(box.env, sbx.EnvVar{Name: name, Value: value})
@@ -78,7 +80,7 @@ func runExec(ctx context.Context, a *app, t target, argv []string) error {
 	if err != nil {
 		return err
 	}
-	spec := sbx.ExecSpec{Argv: append(box.launch, argv...), Env: box.env, Stdout: a.stdout, Stderr: a.stderr}
+	spec := sbx.ExecSpec{Argv: append(box.launch, argv...), Env: box.env, Dir: box.dir, Stdout: a.stdout, Stderr: a.stderr}
 	if !isTerminal(a.stdin) {
 		spec.Stdin = a.stdin
 	}
@@ -105,7 +107,7 @@ func runShell(ctx context.Context, a *app, t target) error {
 		return err
 	}
 	code, err := box.engine.Attach(ctx, box.name, sbx.ExecSpec{
-		Env: box.env, Argv: append(box.launch, "bash", "-l"), Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+		Env: box.env, Dir: box.dir, Argv: append(box.launch, "bash", "-l"), Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 	})
 	return guestCode(code, err)
 }

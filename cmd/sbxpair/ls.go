@@ -58,10 +58,14 @@ func stateOf(l pair.Lease) string {
 		return string(l.State)
 	case l.Kept:
 		return "up"
+	case l.Pooled():
+		return "pool"
 	case l.Orphaned():
 		return "orphaned"
 	case l.OwnerAlive() == pair.Unknown:
 		return "unknown"
+	case l.Pool.Key != "":
+		return "booting"
 	}
 	return "running"
 }

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
-	"github.com/adrg/xdg"
 	"github.com/spf13/cobra"
 
 	"github.com/sbxpair/sbxpair/loop"
@@ -18,17 +16,18 @@ import (
 
 func newUpCmd(a *app) *cobra.Command {
 	var repo string
-	var dirty bool
+	var dirty, dryRun bool
 	cmd := &cobra.Command{
 		Use: "up", Short: "Make and prove a pair for the checkout, and leave it in place", Args: usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd.Context(), a, repo, dirty) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd.Context(), a, repo, dirty, dryRun) },
 	}
 	cmd.Flags().StringVar(&repo, "repo", "", "repository on GitHub, OWNER/NAME (default: the checkout's origin)")
 	cmd.Flags().BoolVar(&dirty, "allow-dirty", false, "go on although the checkout has uncommitted changes, which stay behind")
+	dryRunFlag(cmd, &dryRun)
 	return cmd
 }
 
-func runUp(ctx context.Context, a *app, repo string, dirty bool) error {
+func runUp(ctx context.Context, a *app, repo string, dirty, dryRun bool) error {
 	set := map[string]any{}
 	if repo != "" {
 		set["github.repo"] = repo
@@ -38,10 +37,14 @@ func runUp(ctx context.Context, a *app, repo string, dirty bool) error {
 		return err
 	}
 	progress := &progress{app: a}
-	result, err := loop.Up(ctx, loop.Request{
-		Dir: a.dir, Config: loaded.Config, Version: a.version, Locate: a.locator(loaded.Config.Engine),
-		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, AllowDirty: dirty, Sink: progress.show,
-	})
+	req := a.request(loaded.Config)
+	req.AllowDirty, req.Sink = dirty, progress.show
+	if dryRun {
+		return a.dryRun(ctx, req)
+	}
+	refilled := a.refilling(ctx, &req)
+	result, err := loop.Up(ctx, req)
+	refilled()
 	if err != nil {
 		return err
 	}
@@ -60,10 +63,10 @@ func (a *app) leases() []pair.Lease {
 	return list
 }
 
-// openLeases returns the open leases of the runs named, or all.
+// openLeases returns the open leases of the runs named, or all but those of the pool.
 func (a *app) openLeases(args []string) ([]pair.Lease, error) {
 	if len(args) == 0 {
-		list := slices.DeleteFunc(a.leases(), func(l pair.Lease) bool { return l.State != pair.Open })
+		list := slices.DeleteFunc(a.leases(), func(l pair.Lease) bool { return l.State != pair.Open || l.Pool.Key != "" })
 		return list, nil
 	}
 	var list []pair.Lease
@@ -78,6 +81,9 @@ func (a *app) openLeases(args []string) ([]pair.Lease, error) {
 		}
 		if l.State != pair.Open {
 			return nil, &usageError{fmt.Errorf("run %s is closed: nothing of it is left", run)}
+		}
+		if l.Pooled() {
+			return nil, &usageError{fmt.Errorf("%s is in the pool and belongs to no run yet (see: sbxpair pool drain)", run)}
 		}
 		list = append(list, l)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sbxpair/sbxpair/loop"
 	"github.com/sbxpair/sbxpair/provision"
 )
 
@@ -26,6 +28,24 @@ func newPlanCmd(a *app) *cobra.Command {
 	}
 	flags.add(cmd)
 	return cmd
+}
+
+// dryRun prints what a run or up would make, and makes nothing.
+func (a *app) dryRun(ctx context.Context, req loop.Request) error {
+	plan, err := loop.Plan(ctx, req)
+	if err != nil {
+		return err
+	}
+	todo := changes{DryRun: true, Steps: []change{{Do: "make", What: "a copy of " + req.Dir}}}
+	for _, group := range plan.Calls() {
+		for _, op := range group {
+			todo.Steps = append(todo.Steps, change{Do: "call", What: plan.Engine.Kind + " " + op})
+		}
+	}
+	return a.print(struct {
+		changes
+		Plan provision.Plan `json:"plan"`
+	}{todo, plan}, func(w io.Writer) { printPlan(w, plan); todo.print(w) })
 }
 
 func printPlan(w io.Writer, p provision.Plan) {

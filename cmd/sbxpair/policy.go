@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -27,10 +28,10 @@ func newPolicyCmd(a *app) *cobra.Command {
 	return cmd
 }
 
-// request is what a run for the checkout is asked for by verbs that make nothing.
+// request is what every verb asks of a run for the checkout; those that make one say whether it may be dirty.
 func (a *app) request(c config.Config) loop.Request {
 	return loop.Request{Dir: a.dir, Config: c, Version: a.version, Locate: a.locator(c.Engine),
-		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, AllowDirty: true}
+		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, Proxy: http.ProxyFromEnvironment, AllowDirty: true}
 }
 
 // hostFlags are those of verbs that look at rules before a run.

@@ -2,11 +2,8 @@ package main
 
 import (
 	"io"
-	"net/http"
-	"os"
 	"strings"
 
-	"github.com/adrg/xdg"
 	"github.com/spf13/cobra"
 
 	"github.com/sbxpair/sbxpair/loop"
@@ -24,6 +21,7 @@ type runOptions struct {
 	deny     []string
 	keep     bool
 	dirty    bool
+	dryRun   bool
 }
 
 func newRunCmd(a *app) *cobra.Command {
@@ -53,6 +51,7 @@ func newRunCmd(a *app) *cobra.Command {
 	flags.StringSliceVar(&opts.deny, "deny", nil, "hosts that neither sandbox may reach")
 	flags.BoolVar(&opts.dirty, "allow-dirty", false, "go on although the checkout has uncommitted changes, which stay behind")
 	flags.BoolVar(&opts.keep, "keep", false, "leave the pair in place afterwards (remove it with: sbxpair down)")
+	dryRunFlag(cmd, &opts.dryRun)
 	return cmd
 }
 
@@ -76,10 +75,14 @@ func runRun(cmd *cobra.Command, a *app, opts runOptions) error {
 	}
 	ctx := cmd.Context()
 	progress := &progress{app: a}
-	result, err := loop.Run(ctx, loop.Request{
-		Task: task, Dir: a.dir, Config: loaded.Config, Version: a.version, Locate: a.locator(loaded.Config.Engine),
-		Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv, Proxy: http.ProxyFromEnvironment, Keep: opts.keep, AllowDirty: opts.dirty, Given: loaded.From("flag"), Sink: progress.show,
-	})
+	req := a.request(loaded.Config)
+	req.Task, req.Keep, req.AllowDirty, req.Given, req.Sink = task, opts.keep, opts.dirty, loaded.From("flag"), progress.show
+	if opts.dryRun {
+		return a.dryRun(ctx, req)
+	}
+	refilled := a.refilling(ctx, &req)
+	result, err := loop.Run(ctx, req)
+	refilled()
 	if result.Run == "" {
 		return err // it never started
 	}
