@@ -55,8 +55,7 @@ func newBench(t *testing.T, version string, change func(*provision.Input)) *benc
 			t.Fatal(err)
 		}
 	}
-	b.engine = sbx.New(program, sbx.WithAddedEnv("FAKESBX_STATE="+b.state, "GORACE=atexit_sleep_ms=0"), sbx.WithGrace(100*time.Millisecond),
-		sbx.WithTimeouts(sbx.Timeouts{Version: 5 * time.Second, Query: 2 * time.Second, Create: 2 * time.Second, Remove: 2 * time.Second, Change: 2 * time.Second}))
+	b.engine = b.client(program, 20*time.Second)
 	b.script(fake.Script{Version: version})
 	v, err := b.engine.Version(t.Context())
 	if err != nil {
@@ -77,6 +76,12 @@ func newBench(t *testing.T, version string, change func(*provision.Input)) *benc
 		t.Fatal(err)
 	}
 	return b
+}
+
+// client returns a client of the fake whose calls may take so long.
+func (b *bench) client(program string, limit time.Duration) *sbx.Client {
+	return sbx.New(program, sbx.WithAddedEnv("FAKESBX_STATE="+b.state, "GORACE=atexit_sleep_ms=0"), sbx.WithGrace(100*time.Millisecond),
+		sbx.WithTimeouts(sbx.Timeouts{Version: limit, Query: limit, Create: limit, Remove: limit, Change: limit}))
 }
 
 // script tells the fake what to do from now on.
@@ -273,6 +278,9 @@ func TestFaultAtEveryCall(t *testing.T) {
 				b := newBench(t, version, nil)
 				if _, err := b.engine.Unverified().Create(t.Context(), sbx.CreateSpec{Name: "somebody-elses"}); err != nil {
 					t.Fatal(err)
+				}
+				if rule.Hang {
+					b.engine = b.client(b.plan.Engine.Path, 3*time.Second)
 				}
 				rule := rule
 				rule.Match, rule.Call, rule.Times = "", n, 1
