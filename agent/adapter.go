@@ -153,13 +153,13 @@ func sessionID(s string) bool {
 
 func adapters() map[string]Adapter {
 	m := make(map[string]Adapter)
-	for _, a := range []Adapter{Copilot(), Claude(), Codex(), Gemini(), OpenCode(), Pi()} {
+	for _, a := range []Adapter{Copilot(), Claude(), Codex(), Gemini(), OpenCode(), Pi(), Program("command")} {
 		m[a.Name] = a
 	}
 	return m
 }
 
-// Lookup returns the adapter of that name. [Program] makes one for any other program.
+// Lookup returns the adapter of that name. "command" is any program: [Program], which the task has to name.
 func Lookup(name string) (Adapter, bool) {
 	a, ok := adapters()[name]
 	return a, ok

@@ -341,6 +341,9 @@ func TestInvocations(t *testing.T) {
 			{Prompt: "--help", Model: "m/x", Effort: "high", SessionID: "5f0e9c1a-6a0e-4d5e-9d0a-3c1b8a7f2e10", Dir: "/w", Args: []string{"--extra"}, Env: []string{"A=b"}, Command: []string{"/opt/x", "y"}},
 			{Prompt: "p", Resume: true, SessionID: "ses_1", ReadOnly: true},
 		} {
+			if name == "command" { // any program: it has to be named, and has neither sessions nor a read-only mode
+				task.Command, task.Resume, task.ReadOnly = []string{"/opt/any"}, false, false
+			}
 			inv, err := a.Invocation(task)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)

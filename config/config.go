@@ -23,12 +23,14 @@ var ErrInvalid = errors.New("invalid configuration")
 
 // Config is everything that a run can be told.
 type Config struct {
-	Engine  Engine   `yaml:"engine" json:"engine"`
-	Sandbox Sandbox  `yaml:"sandbox" json:"sandbox"`
-	Agent   Agent    `yaml:"agent" json:"agent"`
-	GitHub  GitHub   `yaml:"github" json:"github"`
-	Phases  []string `yaml:"phases" json:"phases"` // what a run does between proof and gate, in this order: of plan, execute, verify, review
-	Verify  []string `yaml:"verify" json:"verify"` // shell commands, run in the agent sandbox
+	Engine    Engine    `yaml:"engine" json:"engine"`
+	Sandbox   Sandbox   `yaml:"sandbox" json:"sandbox"`
+	Agent     Agent     `yaml:"agent" json:"agent"`
+	GitHub    GitHub    `yaml:"github" json:"github"`
+	Workspace Workspace `yaml:"workspace" json:"workspace"`
+	Phases    []string  `yaml:"phases" json:"phases"` // what a run does between proof and gate, in this order: of plan, execute, verify, review
+	Verify    []string  `yaml:"verify" json:"verify"` // shell commands, run in the agent sandbox
+	Detect    bool      `yaml:"detect" json:"detect"` // without verify commands, find out how the repository is tested (Makefile, package.json, go.mod, …)
 	// VerifyIn is delivered (a fresh checkout of what would be delivered) or workspace (the agent's own folder).
 	VerifyIn string   `yaml:"verifyIn" json:"verifyIn"`
 	Network  Network  `yaml:"network" json:"network"`
@@ -57,9 +59,9 @@ type Sandbox struct {
 
 // Agent says which agent CLI runs, and how.
 type Agent struct {
-	Name     string         `yaml:"name" json:"name"`         // the agent CLI: copilot, claude, codex, gemini, opencode or pi
+	Name     string         `yaml:"name" json:"name"`         // the agent CLI: copilot, claude, codex, gemini, opencode, pi, or command: any program
 	Provider string         `yaml:"provider" json:"provider"` // whose models it uses: github, anthropic, openai or google; empty: the CLI's own
-	Command  []string       `yaml:"command" json:"command"`   // replaces the adapter's program and leading arguments
+	Command  []string       `yaml:"command" json:"command"`   // replaces the adapter's program and leading arguments; of the agent command, all there is: it reads the prompt on standard input
 	Args     []string       `yaml:"args" json:"args"`         // added to the adapter's
 	Model    string         `yaml:"model" json:"model"`       // model that the agent asks for; empty is its own choice
 	Mounts   []Mount        `yaml:"mounts" json:"mounts"`     // host folders that the agent sandbox sees at the same path: a list of {path, readOnly}
@@ -84,6 +86,17 @@ func (a Agent) ModelProvider() (secrets.Provider, error) {
 type Mount struct {
 	Path     string `yaml:"path" json:"path"`
 	ReadOnly bool   `yaml:"readOnly" json:"readOnly"`
+}
+
+// Workspace says what of the checkout the agent gets. All but Mode and LFS is for the mode tracked.
+type Workspace struct {
+	Mode   string            `yaml:"mode" json:"mode"`     // clone (its committed state, on a branch of its own), tracked (its files alone, no history; nothing is delivered), in-place (the checkout itself), or empty
+	LFS    bool              `yaml:"lfs" json:"lfs"`       // go on although files are in Git LFS: the agent sees their pointers
+	Remove []string          `yaml:"remove" json:"remove"` // files that the agent does not get, or lines of them: AGENTS.md, README.md:3-7,12
+	Write  map[string]string `yaml:"write" json:"write"`   // path in the repository to a file of yours that stands there instead, or as well
+	Patch  string            `yaml:"patch" json:"patch"`   // file with a patch in git's format, applied before the agent starts
+	Hooks  map[string]string `yaml:"hooks" json:"hooks"`   // name of a git hook to a file with its script; they run in the sandbox only
+	Origin bool              `yaml:"origin" json:"origin"` // a bare repository in the sandbox as "origin", so that pushes are seen
 }
 
 // GitHub says where results go.
@@ -205,14 +218,16 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 // Default returns the built-in values.
 func Default() Config {
 	return Config{
-		Engine:   Engine{Kind: "auto"},
-		Agent:    Agent{Name: "copilot", Strategy: "auto", Token: secrets.Source{Env: "COPILOT_GITHUB_TOKEN"}},
-		GitHub:   GitHub{Host: "github.com", BranchPrefix: "sbxpair/", Draft: true, Way: "git", Closes: true, Progress: true, Strategy: "auto", Token: secrets.Source{Env: "GH_TOKEN"}},
-		Network:  Network{Rules: "auto"},
-		Phases:   Phases(),
-		VerifyIn: "delivered",
-		Gate:     Gate{MaxFiles: 100, MaxPatchKiB: 1024, ProtectMode: "block", Executables: "ask", Links: "block", Submodules: "block"},
-		Requests: Requests{PullRequest: 1, Comment: 1, Issue: 1},
+		Engine:    Engine{Kind: "auto"},
+		Agent:     Agent{Name: "copilot", Strategy: "auto", Token: secrets.Source{Env: "COPILOT_GITHUB_TOKEN"}},
+		GitHub:    GitHub{Host: "github.com", BranchPrefix: "sbxpair/", Draft: true, Way: "git", Closes: true, Progress: true, Strategy: "auto", Token: secrets.Source{Env: "GH_TOKEN"}},
+		Network:   Network{Rules: "auto"},
+		Phases:    Phases(),
+		Detect:    true,
+		VerifyIn:  "delivered",
+		Workspace: Workspace{Mode: "clone"},
+		Gate:      Gate{MaxFiles: 100, MaxPatchKiB: 1024, ProtectMode: "block", Executables: "ask", Links: "block", Submodules: "block"},
+		Requests:  Requests{PullRequest: 1, Comment: 1, Issue: 1},
 		Limits: Limits{
 			Run: Duration(time.Hour), Plan: Duration(10 * time.Minute), Execute: Duration(30 * time.Minute), Review: Duration(10 * time.Minute),
 			Idle: Duration(10 * time.Minute), Verify: Duration(10 * time.Minute), Release: Duration(2 * time.Minute), Revisions: 2,
@@ -247,6 +262,10 @@ func (c Config) Validate() error {
 		}
 		bad(key, "%v", err)
 	}
+	if c.Agent.Name == "command" && len(c.Agent.Command) == 0 {
+		bad("agent.command", "the agent command needs a program")
+	}
+	c.Workspace.check(bad)
 	oneOf("agent.strategy", c.Agent.Strategy, "auto", "service", "custom", "plain-env")
 	oneOf("github.strategy", c.GitHub.Strategy, "auto", "service")
 	oneOf("verifyIn", c.VerifyIn, "delivered", "workspace")

@@ -3,6 +3,7 @@ package config_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,21 +70,31 @@ func TestTokenComesFromTheProvidersVariable(t *testing.T) {
 func TestMistakesAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]string{
-		"enigne: {kind: local}":               `"engine"`,
-		"engine: {kindd: local}":              `"kind"`,
-		"engine: {kind: docker}":              "auto, sbx, local",
-		"agent: {name: hal}":                  `agent "hal"`,
-		"agent: {name: pi}":                   "no provider of its own; name one of anthropic, openai, google",
-		"agent: {provider: google}":           "it can use github",
-		"limits: {run: fast}":                 "duration",
-		"limits: {run: -5s}":                  "duration",
-		"github: {repo: justname}":            "OWNER/NAME",
-		"github: {branchPrefix: '../x/'}":     "branchPrefix",
-		"network: {allow: ['http://x/y']}":    "network.allow",
-		"agent: {mounts: [{path: rel}]}":      "absolute",
-		"local: {resolve: {a: '10.0.0.1:1'}}": "loopback",
-		"sandbox: {memoryMiB: 100}":           "512",
-		"engine: [":                           "yaml",
+		"enigne: {kind: local}":                         `"engine"`,
+		"engine: {kindd: local}":                        `"kind"`,
+		"engine: {kind: docker}":                        "auto, sbx, local",
+		"agent: {name: hal}":                            `agent "hal"`,
+		"agent: {name: pi}":                             "no provider of its own; name one of anthropic, openai, google",
+		"agent: {provider: google}":                     "it can use github",
+		"limits: {run: fast}":                           "duration",
+		"limits: {run: -5s}":                            "duration",
+		"github: {repo: justname}":                      "OWNER/NAME",
+		"github: {branchPrefix: '../x/'}":               "branchPrefix",
+		"network: {allow: ['http://x/y']}":              "network.allow",
+		"agent: {mounts: [{path: rel}]}":                "absolute",
+		"local: {resolve: {a: '10.0.0.1:1'}}":           "loopback",
+		"sandbox: {memoryMiB: 100}":                     "512",
+		"engine: [":                                     "yaml",
+		"workspace: {mode: copy}":                       "tracked",
+		"workspace: {remove: [a]}":                      "mode tracked",
+		"workspace: {mode: tracked, remove: ['a:5-2']}": "range",
+		"agent: {name: command, provider: openai}":      "needs a program",
+		"phases: [plan, verify]":                        "execute is missing",
+		"phases: [execute, plan]":                       "before execute",
+		"phases: [review, execute]":                     "after execute",
+		"phases: [execute, execute]":                    "twice",
+		"phases: [execute, tests]":                      "tests",
+		"limits: {turns: -1}":                           "negative",
 	} {
 		path := filepath.Join(dir, "config.yaml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -167,5 +178,21 @@ func TestDiff(t *testing.T) {
 	list, err := config.Diff(a, b)
 	if err != nil || len(list) != 3 || list[1] != (config.Change{Key: "limits.cost", A: "0", B: "1.5"}) || list[2].Key != "verify" || list[0].Key != "agent.token" {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+func TestParseRemoval(t *testing.T) {
+	for entry, want := range map[string]string{
+		"AGENTS.md": "AGENTS.md []", "a/b.md:3": "a/b.md [[3 3]]", "a.md:3-7,12": "a.md [[3 7] [12 12]]", "a:b": "a:b []", "a:1-": "a:1- []", ":3": ":3 []",
+		"a.md:0": "range", "a.md:7-3": "range", "a.md:99999999999999999999": "range",
+	} {
+		path, lines, err := config.ParseRemoval(entry)
+		got := fmt.Sprint(path, " ", lines)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", entry, got, want)
+		}
 	}
 }

@@ -90,7 +90,7 @@ func typeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
 		return map[string]string{"string": "string", "int": "number", "int64": "number", "float64": "number", "bool": "boolean", "any": "object", "Phase": "string"}[e.Name] +
-			map[bool]string{true: e.Name}[e.Name == "Probe" || e.Name == "Finding" || e.Name == "Change"]
+			map[bool]string{true: e.Name}[e.Name == "Probe" || e.Name == "Finding" || e.Name == "Change" || e.Name == "Push"]
 	case *ast.ArrayType:
 		return "list of " + typeName(e.Elt)
 	case *ast.StarExpr:

@@ -156,6 +156,9 @@ type Verified struct {
 	Exit    int           `json:"exit"`
 	Output  string        `json:"output"` // the tail, cut to 16 KiB
 	Took    time.Duration `json:"took_ns"`
+	// Detected says that nobody configured the command; BaseFails that it fails without the agent's change too, and so says nothing.
+	Detected  bool `json:"detected,omitempty"`
+	BaseFails bool `json:"base_fails,omitempty"`
 }
 
 // EndState sums up what the agent left.
@@ -165,6 +168,16 @@ type EndState struct {
 	Commits int      `json:"commits"`
 	Files   []string `json:"files"`
 	Bytes   int      `json:"patch_bytes"`
+	Pushed  []Push   `json:"pushed,omitempty"` // to the local origin of a tracked workspace; by the sandbox's word
+	// Truncated says that there is more than the end state can hold: its patch or its list of files is cut.
+	Truncated bool `json:"truncated,omitempty"`
+}
+
+// Push is a ref that the agent pushed to the local origin.
+type Push struct {
+	Ref     string `json:"ref"`
+	SHA     string `json:"sha"`
+	Commits int    `json:"commits"`
 }
 
 // Gated is the gate's verdict.

@@ -82,10 +82,16 @@ type trial struct {
 
 func newTrial(t *testing.T, steps []string, change func(*config.Config)) *trial {
 	t.Helper()
+	return newTrialOf(t, nil, steps, change)
+}
+
+// newTrialOf is newTrial with further files in the repository.
+func newTrialOf(t *testing.T, files map[string]string, steps []string, change func(*config.Config)) *trial {
+	t.Helper()
 	id := pair.NewRunID(time.Now())
 	dir, repo := t.TempDir(), filepath.Join(t.TempDir(), "repo-"+string(id)) // the name shows in folders that a sandbox has to itself
 	t.Cleanup(func() {
-		for _, made := range []string{"/tmp/sbxpair-verify/*", "/tmp/sbxpair-review/*/*"} {
+		for _, made := range []string{"/tmp/sbxpair-verify/*", "/tmp/sbxpair-base/*", "/tmp/sbxpair-review/*/*"} {
 			list, _ := filepath.Glob(filepath.Dir(made) + "/" + filepath.Base(repo))
 			for _, path := range list {
 				os.RemoveAll(path)
@@ -100,6 +106,14 @@ func newTrial(t *testing.T, steps []string, change func(*config.Config)) *trial 
 	cli := filepath.Join(t.TempDir(), "cli")
 	if err := os.WriteFile(cli, fmt.Appendf(nil, fakeCLI, dir), 0o755); err != nil {
 		t.Fatal(err)
+	}
+	if err := os.Mkdir(repo, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(repo, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	git := exec.CommandContext(t.Context(), "sh", "-c", `git init -q -b main "$1" && cd "$1" && echo one >a.txt && git add -A && git -c user.name=a -c user.email=a@b commit -qm one`, "sh", repo)
 	if out, err := git.CombinedOutput(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/sbxpair/sbxpair/agent"
@@ -31,7 +32,8 @@ func (r *run) collect(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	commits := len(r.state.End.Commits)
+	r.state.Commits = r.state.End.Commits
+	commits := len(r.state.Commits)
 	for _, note := range r.state.End.Notes {
 		r.log.Emit(events.Noted{Text: note})
 	}
@@ -49,6 +51,10 @@ func (r *run) collect(ctx context.Context) (string, error) {
 		r.result.Work = filepath.Join(r.result.Dir, workFile)
 	}
 	summary := events.EndState{Base: r.state.End.Base, Head: r.state.End.Head, Commits: commits, Bytes: len(r.state.End.Patch)}
+	for _, p := range r.state.End.Pushed {
+		summary.Pushed = append(summary.Pushed, events.Push(p))
+	}
+	summary.Truncated = r.state.End.PatchTruncated || r.state.End.FilesTruncated
 	for _, f := range r.state.End.Files {
 		summary.Files = append(summary.Files, f.Path)
 	}
@@ -70,4 +76,14 @@ func (r *run) keepWork(ctx context.Context) error {
 		return fmt.Errorf("keep the work: %w", err)
 	}
 	return errors.Join(r.state.Workspace.WriteBundle(ctx, r.state.End, "refs/heads/"+r.branch(), file), file.Close())
+}
+
+// keepPatch puts what the agent changed into the run's folder as a patch: the end of a run that delivers nothing.
+func (r *run) keepPatch() error {
+	path := filepath.Join(r.result.Dir, patchFile)
+	if err := os.WriteFile(path, r.redact.Bytes(r.state.End.Patch), 0o600); err != nil {
+		return fmt.Errorf("keep the patch: %w", err)
+	}
+	r.result.Patch = path
+	return nil
 }

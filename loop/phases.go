@@ -43,6 +43,9 @@ func (r *run) through(ctx context.Context) error {
 	if err := r.attempts(ctx); err != nil {
 		return err
 	}
+	if !r.deliverable() {
+		return r.keepPatch()
+	}
 	for _, name := range []events.Phase{events.PhaseGate, events.PhaseDeliver} {
 		if err := r.phase(ctx, name); err != nil {
 			return err

@@ -93,11 +93,17 @@ func (r *run) checkPhases() error {
 // checkout looks at the user's checkout without changing anything, and settles which repository the run is about.
 func (r *run) checkout(ctx context.Context) (workspace.Checkout, error) {
 	cfg := r.req.Config
-	look, err := workspace.Inspect(ctx, r.source())
+	source := r.source()
+	edits, err := r.edits()
+	if err != nil {
+		return workspace.Checkout{}, fmt.Errorf("%w: workspace: %w", config.ErrInvalid, err)
+	}
+	source.Edits = edits
+	look, err := workspace.Inspect(ctx, source)
 	if err != nil {
 		return look, err
 	}
-	if inside(look.Top, r.req.Store.Dir(r.id)) {
+	if look.Top != "" && inside(look.Top, r.req.Store.Dir(r.id)) {
 		return look, fmt.Errorf("%w: the state folder %s is inside the checkout; move it with XDG_STATE_HOME", config.ErrInvalid, r.req.Store.Dir(r.id))
 	}
 	if r.repo = cfg.GitHub.Repo; r.repo == "" {
@@ -109,7 +115,7 @@ func (r *run) checkout(ctx context.Context) (workspace.Checkout, error) {
 	if _, err := github.ParseRepo(r.repo); err != nil {
 		return look, fmt.Errorf("%w: %w", config.ErrInvalid, err)
 	}
-	if cfg.GitHub.Base == "" && look.BaseBranch == "" && !r.upOnly {
+	if cfg.GitHub.Base == "" && look.BaseBranch == "" && !r.upOnly && r.deliverable() {
 		return look, fmt.Errorf("%w: the checkout is on no branch; say where the pull request goes with --base BRANCH", config.ErrInvalid)
 	}
 	if err := workspace.CheckBranch(cfg.GitHub.Base); err != nil && cfg.GitHub.Base != "" {

@@ -13,7 +13,7 @@ import (
 func (r *run) prove(ctx context.Context) (string, error) {
 	proof, err := r.takeProof(ctx)
 	r.proven = err == nil
-	if err == nil && !r.upOnly {
+	if err == nil && !r.upOnly && r.deliverable() {
 		err = r.checkBase(ctx)
 	}
 	return fmt.Sprintf("%d answers as expected", len(proof.Probes)), err

@@ -38,6 +38,7 @@ type State struct {
 	Report    string              `json:"report,omitempty"` // why the attempt before was rejected
 	Sessions  []Session           `json:"sessions,omitempty"`
 	End       workspace.EndState  `json:"end"`
+	Commits   []workspace.Commit  `json:"commits,omitempty"` // as the agent made them; End has them as one
 	Verified  []events.Verified   `json:"verified,omitempty"`
 	Reviewed  *events.Reviewed    `json:"reviewed,omitempty"`
 	Ended     bool                `json:"ended"` // the run came to a verdict: there is nothing to go on with
@@ -59,6 +60,7 @@ const (
 	askedFile     = "asked.json"
 	stateFile     = "state.json"
 	workFile      = "work.bundle" // what the agent left
+	patchFile     = "work.patch"  // the same as a patch, of a run that delivers nothing
 	receiptFile   = "receipt.json"
 	transcriptDir = "transcripts"
 )

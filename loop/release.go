@@ -31,6 +31,7 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 	} else {
 		err = errors.Join(err, r.release(ctx))
 	}
+	r.tampered()
 	r.conclude(err)
 	r.log.Emit(events.RunEnded{Outcome: r.result.Outcome, Error: r.result.Reason, Took: r.result.Took})
 	err = errors.Join(err, r.receipt(), r.log.Close())
@@ -38,6 +39,17 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 		panic(panicked)
 	}
 	return err
+}
+
+// tampered tells what the agent did to the .git of a checkout that it worked in itself. The sandbox is gone, or was kept on purpose.
+func (r *run) tampered() {
+	paths, err := r.state.Workspace.Tampered()
+	if err != nil {
+		r.log.Emit(events.Noted{Text: "what the agent did to .git cannot be told: " + err.Error()})
+	}
+	if r.result.Tampered = paths; len(paths) > 0 {
+		r.log.Emit(events.Noted{Text: "changed in the checkout's .git, look at it before you run git there: " + list(paths, 10)})
+	}
 }
 
 // keep reports whether the pair stays: asked for, or the point of it all. A pair that was never proven does not.

@@ -83,8 +83,11 @@ type Result struct {
 	Phases     []PhaseTime                      `json:"phases"`
 	Took       time.Duration                    `json:"took_ns"`
 	// Work is a git bundle of what the agent left, if it was not delivered.
-	Work string `json:"work,omitempty"`
-	Kept bool   `json:"kept,omitempty"`
+	Work  string `json:"work,omitempty"`
+	Patch string `json:"patch,omitempty"` // file with the same as a patch, of a run that delivers nothing
+	// Tampered lists what in the .git of a checkout that was used in place is not as it was: look at it before you run git there.
+	Tampered []string `json:"tampered,omitempty"`
+	Kept     bool     `json:"kept,omitempty"`
 	// Resumable says that the run was interrupted and can be gone on with: its workspace is still there.
 	Resumable bool            `json:"resumable,omitempty"`
 	Drift     []events.Change `json:"drift,omitempty"` // of the configuration, when it was gone on with
@@ -151,6 +154,8 @@ func (r *run) conclude(err error) {
 	switch {
 	case err != nil:
 		r.result.Reason = err.Error()
+	case !r.deliverable() && !r.upOnly:
+		r.result.Outcome = "finished"
 	case r.upOnly:
 		r.result.Outcome = "up"
 	}

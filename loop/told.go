@@ -15,6 +15,7 @@ import (
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/guest"
 	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/workspace"
 )
 
 // Words for runs that did not come to an outcome.
@@ -34,6 +35,9 @@ type Told struct {
 	Stdout      string   `json:"stdout"` // the end of what that session wrote, masked, at most 64 KiB
 	Stderr      string   `json:"stderr"` // the last 8 KiB, masked
 	Transcripts []string `json:"transcripts"`
+	// End is the end state of the last attempt, with the commits as the agent made them; its patch is text in Diff.
+	End  *workspace.EndState `json:"end,omitempty"`
+	Diff string              `json:"diff,omitempty"`
 }
 
 // Tell reads what there is to say about a run. It asks no engine. The error matches [pair.ErrNoLease] if there is no such run.
@@ -56,6 +60,10 @@ func Tell(store *pair.Store, run pair.RunID) (Told, error) {
 		if told.Receipt, err = unfinished(lease, rec, dir); err != nil {
 			return Told{}, err
 		}
+	}
+	if end := rec.State.End; end.Base != "" {
+		end.Commits, told.Diff, end.Patch = rec.State.Commits, string(end.Patch), nil
+		told.End = &end
 	}
 	if told.Transcripts, err = filepath.Glob(filepath.Join(dir, transcriptDir, "*.jsonl")); err != nil {
 		return Told{}, err

@@ -12,39 +12,96 @@ import (
 	"github.com/sbxpair/sbxpair/workspace"
 )
 
-// verify runs the configured commands in the agent sandbox, which is where code that the agent wrote may run. They run
-// on a fresh checkout of what would be delivered: files that only the agent's folder has must not make them pass.
+// verify runs the configured commands in the agent sandbox, which is where code that the agent wrote may run; without any,
+// those that the repository itself suggests. They run on a fresh checkout of what would be delivered: files that only the
+// agent's folder has must not make them pass.
+//
+// A command that was detected judges the agent's work only if it could: where its program is not in the sandbox, or it fails on
+// the base as well, that is noted, and rejects nothing.
 func (r *run) verify(ctx context.Context) (string, error) {
-	commands := r.req.Config.Verify
-	if len(commands) == 0 {
-		return "no verify command is configured", nil
+	var commands []detected
+	for _, c := range r.req.Config.Verify {
+		commands = append(commands, detected{command: c})
 	}
-	defer r.quiesce(context.WithoutCancel(ctx)) // what they left running does not run into the next step
-	r.state.Verified = nil
-	dir := r.state.Workspace.Dir
-	if r.req.Config.VerifyIn == "delivered" {
-		dir = "/tmp/sbxpair-verify/" + filepath.Base(r.state.Workspace.Dir)
-		if err := r.state.Workspace.CheckOut(ctx, r.guest(), r.state.End, dir); err != nil {
-			return "", err
-		}
-	}
-	for _, command := range commands {
-		done, err := r.verifyOne(ctx, dir, command)
+	if len(commands) == 0 && r.req.Config.Detect {
+		files, err := r.state.Workspace.BaseFiles(ctx, buildFile)
 		if err != nil {
 			return "", err
 		}
-		done.Attempt = r.state.Attempt
+		commands = detect(files)
+	}
+	r.state.Verified = nil
+	if len(commands) == 0 {
+		return "no verify command is configured, and none was found", nil
+	}
+	defer r.quiesce(context.WithoutCancel(ctx)) // what they left running does not run into the next step
+	dir, err := r.verifyDir(ctx, "/tmp/sbxpair-verify/", r.state.End)
+	if err != nil {
+		return "", err
+	}
+	passed := 0
+	for _, c := range commands {
+		if missing, err := r.missing(ctx, c.needs); err != nil {
+			return "", err
+		} else if missing {
+			r.log.Emit(events.Noted{Text: fmt.Sprintf("%q was not run to verify the change: there is no %s in the sandbox", c.command, c.needs)})
+			continue
+		}
+		done, err := r.verifyOne(ctx, dir, c.command)
+		if err != nil {
+			return "", err
+		}
+		done.Attempt, done.Detected = r.state.Attempt, c.needs != ""
+		if done.Exit != 0 && done.Detected {
+			if done.BaseFails, err = r.failsOnBase(ctx, c.command); err != nil {
+				return "", err
+			}
+		}
 		r.state.Verified = append(r.state.Verified, done)
 		r.log.Emit(done)
-		if done.Exit != 0 {
+		switch {
+		case done.Exit == 0:
+			passed++
+		case done.BaseFails:
+			r.log.Emit(events.Noted{Text: fmt.Sprintf("%q, which nobody configured, fails, and fails without the change too: it says nothing about it", c.command)})
+		default:
 			return "", &rejection{
 				by:     events.PhaseVerify,
-				reason: fmt.Sprintf("verify command %q: exit %d: %s", command, done.Exit, lastLine(done.Output)),
-				report: fmt.Sprintf("The verify command %q ended with exit code %d. The end of what it printed:\n\n%s\n", command, done.Exit, done.Output),
+				reason: fmt.Sprintf("verify command %q: exit %d: %s", c.command, done.Exit, lastLine(done.Output)),
+				report: fmt.Sprintf("The verify command %q ended with exit code %d. The end of what it printed:\n\n%s\n", c.command, done.Exit, done.Output),
 			}
 		}
 	}
-	return fmt.Sprintf("%d of %[1]d passed", len(commands)), nil
+	return fmt.Sprintf("%d of %d passed", passed, len(commands)), nil
+}
+
+// verifyDir is where the verify commands run on e: the agent's own folder, if so configured, or a checkout below dir.
+func (r *run) verifyDir(ctx context.Context, dir string, e workspace.EndState) (string, error) {
+	if r.req.Config.VerifyIn != "delivered" {
+		return r.state.Workspace.Dir, nil
+	}
+	dir += filepath.Base(r.state.Workspace.Dir)
+	return dir, r.state.Workspace.CheckOut(ctx, r.guest(), e, dir)
+}
+
+// missing reports whether a program is not in the sandbox.
+func (r *run) missing(ctx context.Context, program string) (bool, error) {
+	if program == "" {
+		return false, nil
+	}
+	code, err := r.guest().Run(ctx, guest.Command{Argv: []string{"sh", "-c", `command -v "$1" >/dev/null`, "sh", program}, Dir: "/"})
+	return code != 0, err
+}
+
+// failsOnBase reports whether a command fails on what the agent started from, too.
+func (r *run) failsOnBase(ctx context.Context, command string) (bool, error) {
+	w := r.state.Workspace
+	dir := "/tmp/sbxpair-base/" + filepath.Base(w.Dir)
+	if err := w.CheckOut(ctx, r.guest(), workspace.EndState{Head: w.Base}, dir); err != nil {
+		return false, err
+	}
+	done, err := r.verifyOne(ctx, dir, command)
+	return done.Exit != 0, err
 }
 
 func (r *run) verifyOne(ctx context.Context, dir, command string) (events.Verified, error) {

@@ -53,6 +53,7 @@ func ForAgent(name, provider string) (Profile, error) {
 	speaks, known := map[string][]string{
 		"copilot": {"github", "openai", "anthropic"}, "claude": {"anthropic"}, "codex": {"openai"}, "gemini": {"google"},
 		"opencode": {"", "anthropic", "openai", "google"}, "pi": {"", "anthropic", "openai", "google"},
+		"command": {"", "github", "anthropic", "openai", "google"},
 	}[name]
 	if !known {
 		return Profile{}, fmt.Errorf("%w for agent %q", ErrRole, clip(name))

@@ -80,8 +80,8 @@ type TooLargeError struct {
 
 // Blob is a file's content by size, as the sandbox reported it: for a hint, not for a decision.
 type Blob struct {
-	Path string
-	Size int64
+	Path string `json:"path"`
+	Size int64  `json:"size"`
 }
 
 func (e *TooLargeError) Error() string {

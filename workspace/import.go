@@ -18,45 +18,45 @@ import (
 
 // EndState is what the agent left, checked. It is plain data.
 type EndState struct {
-	Base  string // the commit it started from
-	Head  string // the last commit; Base if nothing changed
-	Empty bool   // nothing changed: no commit, or commits whose files equal the base's
+	Base  string `json:"base"`  // the commit it started from
+	Head  string `json:"head"`  // the last commit; Base if nothing changed
+	Empty bool   `json:"empty"` // nothing changed: no commit, or commits whose files equal the base's
 
-	Commits        []Commit // oldest first
-	Files          []File   // base against head
-	FilesTruncated bool     // there are more than MaxFiles; TotalFiles says how many
-	TotalFiles     int
-	Patch          []byte // git's binary patch, base against head
-	PatchTruncated bool
-	Additions      int // lines
-	Deletions      int
+	Commits        []Commit `json:"commits"`                   // oldest first
+	Files          []File   `json:"files"`                     // base against head
+	FilesTruncated bool     `json:"files_truncated,omitempty"` // there are more than MaxFiles; TotalFiles says how many
+	TotalFiles     int      `json:"total_files"`
+	Patch          []byte   `json:"patch,omitempty"` // git's binary patch, base against head
+	PatchTruncated bool     `json:"patch_truncated,omitempty"`
+	Additions      int      `json:"additions"` // lines
+	Deletions      int      `json:"deletions"`
 
-	Submodules   []string // paths that are, or become, links to other repositories
-	Ignored      int      // paths that .gitignore keeps out (a folder counts once); by the sandbox's word
-	IgnoredPaths []string // the first of them
-	Pushed       []Push   // what the agent pushed to the local origin of ModeTracked; by the sandbox's word
-	Largest      Blob     // the biggest new object
-	BundleSize   int64
-	Notes        []string // what a reader should know about how it was produced
+	Submodules   []string `json:"submodules,omitempty"`    // paths that are, or become, links to other repositories
+	Ignored      int      `json:"ignored"`                 // paths that .gitignore keeps out (a folder counts once); by the sandbox's word
+	IgnoredPaths []string `json:"ignored_paths,omitempty"` // the first of them
+	Pushed       []Push   `json:"pushed,omitempty"`        // what the agent pushed to the local origin of ModeTracked; by the sandbox's word
+	Largest      Blob     `json:"largest,omitzero"`        // the biggest new object
+	BundleSize   int64    `json:"bundle_size"`
+	Notes        []string `json:"notes,omitempty"` // what a reader should know about how it was produced
 }
 
 // Push is a ref of the local origin that is not the base.
 type Push struct {
-	Ref     string
-	SHA     string
-	Commits int // since the base
+	Ref     string `json:"ref"`
+	SHA     string `json:"sha"`
+	Commits int    `json:"commits"` // since the base
 }
 
 // Commit is one commit of the run. All text is the agent's.
 type Commit struct {
-	SHA         string
-	Parents     []string
-	AuthorName  string
-	AuthorEmail string
-	AuthorDate  time.Time
-	Subject     string
-	Body        string   // cut at 64 KiB
-	Paths       []string // changed in it, both sides of a rename; cut at MaxFiles
+	SHA         string    `json:"sha"`
+	Parents     []string  `json:"parents,omitempty"`
+	AuthorName  string    `json:"author_name,omitempty"`
+	AuthorEmail string    `json:"author_email,omitempty"`
+	AuthorDate  time.Time `json:"author_date"`
+	Subject     string    `json:"subject,omitempty"`
+	Body        string    `json:"body,omitempty"`  // cut at 64 KiB
+	Paths       []string  `json:"paths,omitempty"` // changed in it, both sides of a rename; cut at MaxFiles
 }
 
 // Status is how a file changed.
@@ -73,16 +73,16 @@ const (
 
 // File is one changed file.
 type File struct {
-	Path       string
-	OldPath    string // before a rename, else ""
-	Status     Status
-	Mode       string // git's: 100644, 100755, 120000, 160000; "" for a deleted file
-	OldMode    string // "" for an added file
-	Additions  int    // lines; 0 if Binary
-	Deletions  int
-	Binary     bool
-	Size       int64  // bytes of the new content
-	LinkTarget string // of a symbolic link
+	Path       string `json:"path"`
+	OldPath    string `json:"old_path,omitempty"` // before a rename, else ""
+	Status     Status `json:"status"`
+	Mode       string `json:"mode,omitempty"`     // git's: 100644, 100755, 120000, 160000; "" for a deleted file
+	OldMode    string `json:"old_mode,omitempty"` // "" for an added file
+	Additions  int    `json:"additions"`          // lines; 0 if Binary
+	Deletions  int    `json:"deletions"`
+	Binary     bool   `json:"binary,omitempty"`
+	Size       int64  `json:"size"`                  // bytes of the new content
+	LinkTarget string `json:"link_target,omitempty"` // of a symbolic link
 }
 
 // Import checks a stream of [Workspace.Collect]'s script and keeps its commits in a repository of its own beside the base

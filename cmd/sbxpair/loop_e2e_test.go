@@ -7,7 +7,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -215,4 +217,87 @@ func TestResumeAfterCancel(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(s.State, "sbxpair", "runs", run, "workspace")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the workspace of a delivered run: %v", err)
 	}
+}
+
+// program makes the stage's agent a shell script instead of a CLI: fast, and free to do anything.
+func program(t *testing.T, script string, change map[string]any) *stage.Stage {
+	t.Helper()
+	config := map[string]any{
+		"agent":  map[string]any{"name": "command", "provider": "github", "token": map[string]any{"env": "COPILOT_GITHUB_TOKEN"}, "command": []string{"sh", "-c", script}},
+		"phases": []string{"execute", "verify"}, "verify": []string{"true"}, "limits": map[string]any{"revisions": 0},
+	}
+	maps.Copy(config, change)
+	return open(t, stage.Options{Config: config})
+}
+
+// Any program can be the agent; its work is judged and delivered like a CLI's.
+func TestProgramAsAgent(t *testing.T) {
+	s := program(t, `cat >/tmp/task; grep -q "Fix slugify.sh" /tmp/task && `+fixWith("slugify.sh"), map[string]any{"verify": []string{repo.Verify}})
+	got := sbxpair(t, s, runArgs(s)...)
+	got.want(t, 0)
+	if r := resultOf(t, got); r.Delivered.Number == 0 || r.Agent.Outcome != "succeeded" {
+		t.Errorf("result %+v", r)
+	}
+	sbxpair(t, s, append(runArgs(s), "--phases", "execute,review")...).want(t, 2, "--phases execute,verify")
+}
+
+// What the agent gets of the checkout, and what becomes of it, by mode.
+func TestWorkspaceModes(t *testing.T) {
+	t.Run("tracked", func(t *testing.T) {
+		dir := t.TempDir()
+		file := func(name, text string) string {
+			path := filepath.Join(dir, name)
+			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			return path
+		}
+		patch := file("setup.patch", "diff --git a/EXTRA.md b/EXTRA.md\nnew file mode 100644\n--- /dev/null\n+++ b/EXTRA.md\n@@ -0,0 +1 @@\n+by patch\n")
+		s := program(t, `set -e
+test ! -e test.sh && ! grep -q '#!' slugify.sh && grep -q 'by file' NOTES.md && grep -q 'by patch' EXTRA.md
+test "$(git log --oneline | wc -l)" = 1
+echo work >work.txt; git add work.txt; git commit -qm 'What I did'
+git push -q origin HEAD:refs/heads/agent`, map[string]any{"workspace": map[string]any{
+			"mode": "tracked", "remove": []string{"test.sh", "slugify.sh:1"}, "write": map[string]string{"NOTES.md": file("notes", "by file\n")},
+			"patch": patch, "hooks": map[string]string{"pre-push": file("hook", "#!/bin/sh\necho hook >>hook.txt\n")}, "origin": true,
+		}})
+		got := sbxpair(t, s, runArgs(s)...)
+		got.want(t, 0)
+		r := resultOf(t, got)
+		if r.Outcome != "finished" || r.Delivered.Branch != "" || r.EndState == nil || len(r.EndState.Pushed) != 1 || r.EndState.Pushed[0].Ref != "refs/heads/agent" {
+			t.Fatalf("result %+v, end state %+v", r, r.EndState)
+		}
+		v := told(t, s, string(r.Run))
+		if v.End == nil || len(v.End.Commits) == 0 || v.End.Commits[0].Subject != "What I did" || !strings.Contains(v.Diff, "+work") || !slices.Contains(r.EndState.Files, "hook.txt") {
+			t.Errorf("told %+v\n%s", v.End, v.Diff)
+		}
+		apply := exec.CommandContext(t.Context(), "git", "-C", s.Work, "apply", "--check", "--include=work.txt", r.Patch)
+		if out, err := apply.CombinedOutput(); err != nil {
+			t.Errorf("the patch does not fit the checkout: %v %s", err, out)
+		}
+	})
+	t.Run("in-place", func(t *testing.T) {
+		s := program(t, fixWith("slugify.sh")+`; git config core.fsmonitor 'touch /tmp/pwned'`, map[string]any{"workspace": map[string]any{"mode": "in-place"}})
+		got := sbxpair(t, s, runArgs(s)...)
+		got.want(t, 0, ".git/config")
+		for _, problem := range s.Result(t.Context()) {
+			if !strings.Contains(problem, "model") && !strings.Contains(problem, "copilot api") { // this agent asks no model
+				t.Error(problem)
+			}
+		}
+		if r := resultOf(t, got); !slices.Contains(r.Tampered, ".git/config") || r.Delivered.Number == 0 {
+			t.Errorf("result %+v", r)
+		}
+		if text, err := os.ReadFile(filepath.Join(s.Work, "slugify.sh")); err != nil || !strings.Contains(string(text), "-e 's/^-//'") {
+			t.Errorf("the checkout itself was not worked in: %v\n%s", err, text)
+		}
+	})
+	t.Run("empty", func(t *testing.T) {
+		s := program(t, `test "$(ls)" = "" && echo hello >hello.txt`, map[string]any{"workspace": map[string]any{"mode": "empty"}})
+		got := sbxpair(t, s, runArgs(s)...)
+		got.want(t, 0)
+		if r := resultOf(t, got); r.Outcome != "finished" || !slices.Equal(r.EndState.Files, []string{"hello.txt"}) {
+			t.Errorf("result %+v", r)
+		}
+	})
 }

@@ -177,6 +177,12 @@ func printResult(w io.Writer, r loop.Result) {
 	if r.Work != "" {
 		row("work", "kept; take it into the checkout with: git fetch %s '+refs/heads/*:refs/heads/*'", r.Work)
 	}
+	if r.Patch != "" {
+		row("patch", "take it into the checkout with: git apply %s", r.Patch)
+	}
+	if len(r.Tampered) > 0 {
+		row("look at", "these in .git are not as they were: %s", plain(strings.Join(r.Tampered, ", ")))
+	}
 	if r.Resumable {
 		row("go on", "sbxpair resume %s", r.Run)
 	}

@@ -17,6 +17,7 @@ type runOptions struct {
 	model    string
 	verify   []string
 	phases   []string
+	mode     string
 	allow    []string
 	deny     []string
 	keep     bool
@@ -46,6 +47,7 @@ func newRunCmd(a *app) *cobra.Command {
 	flags.StringVar(&opts.taskFile, "task-file", "", "read the task from a file (- for standard input)")
 	flags.StringVar(&opts.model, "model", "", "model that the agent uses")
 	flags.StringArrayVar(&opts.verify, "verify", nil, "command that must pass inside the sandbox (repeatable)")
+	flags.StringVar(&opts.mode, "mode", "", "what of the checkout the agent gets: clone, tracked, in-place or empty")
 	flags.StringSliceVar(&opts.phases, "phases", nil, "what to go through, of plan, execute, verify and review (default: all of them)")
 	flags.StringSliceVar(&opts.allow, "allow", nil, "further hosts that the agent may reach")
 	flags.StringSliceVar(&opts.deny, "deny", nil, "hosts that neither sandbox may reach")
@@ -63,7 +65,7 @@ func runRun(cmd *cobra.Command, a *app, opts runOptions) error {
 	set := map[string]any{}
 	for key, value := range map[string]any{
 		"github.repo": opts.repo, "github.base": opts.base, "agent.model": opts.model,
-		"verify": anyList(opts.verify), "phases": anyList(opts.phases), "network.allow": anyList(opts.allow), "network.deny": anyList(opts.deny),
+		"verify": anyList(opts.verify), "phases": anyList(opts.phases), "workspace.mode": opts.mode, "network.allow": anyList(opts.allow), "network.deny": anyList(opts.deny),
 	} {
 		if name := flagOf(key); cmd.Flags().Changed(name) {
 			set[key] = value
