@@ -425,6 +425,7 @@ func (t tree) addIdentity(r Record, ca, bundle []byte) {
 	t.add("etc/sbx/bin/sudo", entry{mode: 0o755, data: []byte(sudoShim)})
 	t.add(strings.TrimPrefix(caCert, "/"), entry{mode: 0o644, data: ca})
 	t.add(strings.TrimPrefix(caBundle, "/"), entry{mode: 0o644, data: bundle})
+	t.add(strings.TrimPrefix(javaTrust, "/"), entry{mode: 0o644, data: javaKeyStore(bundle)})
 }
 
 // addEtc adds the generated part of /etc. The user agent is user 0 of gVisor's own kernel: a rootless sandbox has one

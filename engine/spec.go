@@ -43,6 +43,7 @@ func baseEnv(r Record, ca []byte) []string {
 		"NO_PROXY=" + noProxy, "no_proxy=" + noProxy,
 		"SSL_CERT_FILE=" + caBundle, "NODE_EXTRA_CA_CERTS=" + caBundle, "REQUESTS_CA_BUNDLE=" + caBundle, "CURL_CA_BUNDLE=" + caBundle,
 		"GIT_SSL_CAINFO=" + caBundle, "PROXY_CA_CERT_B64=" + base64.StdEncoding.EncodeToString(ca), "NODE_USE_ENV_PROXY=1",
+		"JAVA_TOOL_OPTIONS=" + javaOptions,
 		"WORKSPACE_DIR=" + dir, "SANDBOX_NAME=" + r.Name, "SANDBOX_ID=" + r.ID, "SANDBOX_VM_ID=" + r.Name,
 		"BASH_ENV=" + persistent,
 		"IS_SANDBOX=1", // agents that refuse to run as user 0 look for it
