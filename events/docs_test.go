@@ -38,7 +38,7 @@ func kinds() map[string]string {
 	m := map[string]string{}
 	for _, p := range []events.Payload{
 		events.RunStarted{}, events.Resumed{}, events.PhaseStarted{}, events.PhaseEnded{}, events.Planned{}, events.EngineCall{}, events.Proof{},
-		events.AgentActed{}, events.AgentEnded{}, events.Spent{}, events.Verified{}, events.Reviewed{}, events.EndState{}, events.Gated{}, events.Delivered{},
+		events.AgentActed{}, events.AgentEnded{}, events.Spent{}, events.Verified{}, events.Reviewed{}, events.EndState{}, events.Gated{}, events.Tasked{}, events.Requested{}, events.Asked{}, events.Delivered{},
 		events.Blocked{}, events.Granted{}, events.Revoked{}, events.Rotated{}, events.Noted{}, events.Released{}, events.RunEnded{},
 	} {
 		m[reflect.TypeOf(p).Name()] = p.Kind()

@@ -11,6 +11,7 @@ const (
 	PhaseWorkspace Phase = "workspace"
 	PhaseProvision Phase = "provision"
 	PhaseProof     Phase = "proof"
+	PhaseTask      Phase = "task" // reads the issue that is the task, where one is
 	PhasePlan      Phase = "plan"
 	PhaseExecute   Phase = "execute"
 	PhaseEndState  Phase = "end-state"
@@ -24,7 +25,7 @@ const (
 // Phases lists the phases in the order in which a run goes through them. Those from execute to review come again when an
 // attempt was rejected, and which of plan, verify and review there are is configuration.
 func Phases() []Phase {
-	return []Phase{PhasePreflight, PhaseWorkspace, PhaseProvision, PhaseProof, PhasePlan, PhaseExecute, PhaseEndState, PhaseVerify,
+	return []Phase{PhasePreflight, PhaseWorkspace, PhaseProvision, PhaseProof, PhaseTask, PhasePlan, PhaseExecute, PhaseEndState, PhaseVerify,
 		PhaseReview, PhaseGate, PhaseDeliver, PhaseRelease}
 }
 
@@ -187,6 +188,31 @@ type Gated struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
+// Tasked says that an issue is the task.
+type Tasked struct {
+	Issue int    `json:"issue"`
+	URL   string `json:"url"`
+	Task  string `json:"task"` // as the agent is given it
+}
+
+// Requested is one line that the agent asked with, the gate's verdict about it, and what came of it.
+type Requested struct {
+	Line     int      `json:"line"`
+	What     string   `json:"kind"`
+	Decision string   `json:"decision"`          // allow or refuse
+	Reasons  []string `json:"reasons,omitempty"` // why it was refused
+	Done     bool     `json:"done"`              // it stands on GitHub
+	Number   int      `json:"number,omitempty"`  // of the issue or pull request
+	URL      string   `json:"url,omitempty"`
+	Dropped  []string `json:"dropped,omitempty"` // labels and people that GitHub left out
+}
+
+// Asked is what a person was asked before the delivery, and the answer.
+type Asked struct {
+	Reasons  []string `json:"reasons,omitempty"` // what the gate wanted a decision about
+	Approved bool     `json:"approved"`
+}
+
 // Delivered says what now stands on GitHub.
 type Delivered struct {
 	Branch      string `json:"branch"`
@@ -195,6 +221,10 @@ type Delivered struct {
 	Number      int    `json:"number"`
 	Draft       bool   `json:"draft"`
 	Comment     string `json:"comment,omitempty"`
+	Fork        string `json:"fork,omitempty"`      // where the branch is, if not in the repository itself
+	Issue       int    `json:"issue,omitempty"`     // that the pull request names
+	Check       string `json:"check,omitempty"`     // check or status: as what the check is shown
+	Artifacts   string `json:"artifacts,omitempty"` // address of the branch with the run's record
 }
 
 // Blocked is a host that a sandbox asked for and the policy refused.
@@ -258,6 +288,9 @@ func (Verified) Kind() string     { return "verified" }
 func (Reviewed) Kind() string     { return "reviewed" }
 func (EndState) Kind() string     { return "end-state" }
 func (Gated) Kind() string        { return "gated" }
+func (Tasked) Kind() string       { return "tasked" }
+func (Requested) Kind() string    { return "requested" }
+func (Asked) Kind() string        { return "asked" }
 func (Delivered) Kind() string    { return "delivered" }
 func (Blocked) Kind() string      { return "blocked" }
 func (Granted) Kind() string      { return "granted" }

@@ -342,6 +342,9 @@ func TestDeliverySituations(t *testing.T) {
 	}
 	table := "| situation | git | api | what finishes it |\n| --- | --- | --- | --- |\n"
 	for i, s := range all {
+		if outcomes[i][0] == "" || outcomes[i][1] == "" {
+			return // only some of them were run
+		}
 		table += fmt.Sprintf("| %s | %s | %s | %s |\n", s.name, outcomes[i][0], outcomes[i][1], s.finish)
 	}
 	pageSection(t, "delivery.md", "situations", table)

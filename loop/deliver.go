@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io"
 	"strings"
 
 	"github.com/sbxpair/sbxpair/agent"
-	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/github"
 	"github.com/sbxpair/sbxpair/provision"
 )
@@ -28,43 +26,45 @@ func (r *run) github() (*github.Client, github.Repo, error) {
 	return github.NewClient(r.pair.GitHub, endpoint, github.WithVersion(r.req.Version)), repo, nil
 }
 
-// deliver hands the checked change to the github sandbox and opens the pull request from there.
+// deliver hands the checked change to the github sandbox, and what was asked for with it; or shows it, where nothing is to be
+// written.
 func (r *run) deliver(ctx context.Context) (string, error) {
+	if r.req.Staged {
+		p := r.proposal(r.handover)
+		r.result.Staged = &p
+		return "staged: nothing was written", nil
+	}
 	// Again: the agent had the machine for a while, and the operator may have changed rules and secrets.
 	if _, err := r.takeProof(ctx); err != nil {
 		return "", err
 	}
-	var bundle bytes.Buffer
-	if err := r.state.Workspace.WriteBundle(ctx, r.state.End, "refs/heads/"+r.branch(), &bundle); err != nil {
+	bundle := r.bundle
+	if r.finishes == "" && r.handover.Head != "" {
+		var out bytes.Buffer
+		if err := r.writeBundle(ctx, &out); err != nil {
+			return "", err
+		}
+		bundle = out.Bytes()
+	}
+	if err := r.hand(ctx, r.handover, bundle); err != nil {
 		return "", err
 	}
-	client, repo, err := r.github()
-	if err != nil {
+	if err := r.delivered(r.handover); err != nil {
 		return "", err
 	}
-	defer client.Close()
-	done, err := github.Deliver(ctx, r.pair.GitHub, client, github.Delivery{
-		Run: string(r.id), Repo: repo, Base: r.state.End.Base, BaseBranch: r.baseBranch(), Head: r.state.End.Head, Branch: r.branch(),
-		Bundle: &bundle, Title: r.title(), Body: r.body(), Ready: !r.req.Config.GitHub.Draft, Comment: r.comment(), Bounds: r.bounds,
-	})
-	if done.Push != "" { // also beside an error: what stands on GitHub is said
-		r.result.Delivered = events.Delivered{
-			Branch: done.Branch, Commit: done.Head, PullRequest: done.PullRequest.URL, Number: done.PullRequest.Number,
-			Draft: done.PullRequest.Draft,
-		}
-		if done.Comment != nil {
-			r.result.Delivered.Comment = done.Comment.URL
-		}
-		r.log.Emit(r.result.Delivered)
-	}
-	if err != nil {
-		return "", deliveryError(err)
-	}
-	r.result.Work = ""
-	if err := os.Remove(filepath.Join(r.result.Dir, workFile)); err != nil { // it is on GitHub now
-		r.log.Emit(events.Noted{Text: err.Error()})
+	if r.handover.Head == "" {
+		return fmt.Sprintf("requests: %d", len(r.handover.Asked)), nil
 	}
 	return r.result.Delivered.PullRequest, nil
+}
+
+// writeBundle writes what crosses into the github sandbox: the change alone, or all history for a repository that may be empty.
+func (r *run) writeBundle(ctx context.Context, out io.Writer) error {
+	write := r.state.Workspace.WriteBundle
+	if r.req.Config.GitHub.InitEmpty {
+		write = r.state.Workspace.WriteHistory
+	}
+	return write(ctx, r.state.End, "refs/heads/"+r.branch(), out)
 }
 
 // deliveryError adds what the run calls the outcome.
@@ -91,10 +91,27 @@ func (r *run) baseBranch() string {
 // title is the pull request's and its commit's: the task's first line, cleaned like any text.
 func (r *run) title() string { return github.CleanTitle(commitMessage(r.req.Task), github.Cleaning{}) }
 
+// pullTitle is what the agent asked for, or the task's first line.
+func (r *run) pullTitle() string {
+	if asked, ok := r.asked(); ok {
+		return asked.Title
+	}
+	title, prefix := r.title(), r.req.Config.GitHub.TitlePrefix
+	if strings.HasPrefix(title, prefix) {
+		return title
+	}
+	return prefix + title
+}
+
 // body describes the run for whoever reviews it. The agent's own words are quoted as what they are.
 func (r *run) body() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Task:\n\n> %s\n\n", strings.ReplaceAll(strings.TrimSpace(r.req.Task), "\n", "\n> "))
+	if asked, ok := r.asked(); ok {
+		fmt.Fprintf(&b, "%s\n\n---\n\n", asked.Body)
+	}
+	if r.req.Issue == 0 { // an issue is linked, and says it itself
+		fmt.Fprintf(&b, "Task:\n\n> %s\n\n", strings.ReplaceAll(strings.TrimSpace(r.req.Task), "\n", "\n> "))
+	}
 	if answer := strings.TrimSpace(r.agentResult.Summary.Answer); answer != "" {
 		fmt.Fprintf(&b, "The agent's last words:\n\n> %s\n\n", strings.ReplaceAll(cut(answer, maxMessage), "\n", "\n> "))
 	}

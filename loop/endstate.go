@@ -14,6 +14,9 @@ import (
 	"github.com/sbxpair/sbxpair/workspace"
 )
 
+// errRequestsOnly ends the attempts of a run whose agent changed nothing and asked for something on GitHub, which is its work then.
+var errRequestsOnly = errors.New("nothing changed, but something was asked for")
+
 // quiesce ends every process in the agent sandbox but the engine's own: the agent's may hide from a search by
 // environment or descent, and must not change files behind the end state. Only our own engine runs nothing else there.
 func (r *run) quiesce(ctx context.Context) {
@@ -60,7 +63,13 @@ func (r *run) collect(ctx context.Context) (string, error) {
 	}
 	r.result.EndState = &summary
 	r.log.Emit(summary)
+	if err := r.readOutbox(ctx); err != nil {
+		return "", err
+	}
 	if r.state.End.Empty {
+		if r.writes() {
+			return fmt.Sprintf("nothing changed; requests: %d", len(r.state.Requests)), errRequestsOnly
+		}
 		if err := judged(agent.Judge(r.agentResult, false)); err != nil {
 			return "", err
 		}
@@ -75,7 +84,7 @@ func (r *run) keepWork(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("keep the work: %w", err)
 	}
-	return errors.Join(r.state.Workspace.WriteBundle(ctx, r.state.End, "refs/heads/"+r.branch(), file), file.Close())
+	return errors.Join(r.writeBundle(ctx, file), file.Close())
 }
 
 // keepPatch puts what the agent changed into the run's folder as a patch: the end of a run that delivers nothing.

@@ -21,9 +21,9 @@ func (r *run) execute(ctx context.Context) (string, error) {
 	}
 	var err error
 	b.prompt, err = prompt(name, struct {
-		Task, Plan, Report string
-		Interrupted        bool
-	}{r.req.Task, r.state.Plan, r.state.Report, r.interrupted()})
+		Task, Plan, Report, Requests string
+		Interrupted                  bool
+	}{r.req.Task, r.state.Plan, r.state.Report, r.outboxPrompt(), r.interrupted()})
 	if err != nil {
 		return "", err
 	}

@@ -17,7 +17,7 @@ type phase func(context.Context) (string, error)
 // them.
 func (r *run) phases() map[events.Phase]phase {
 	return map[events.Phase]phase{
-		events.PhaseWorkspace: r.prepare, events.PhaseProvision: r.provision, events.PhaseProof: r.prove,
+		events.PhaseWorkspace: r.prepare, events.PhaseProvision: r.provision, events.PhaseProof: r.prove, events.PhaseTask: r.readTask,
 		events.PhasePlan: r.makePlanOfWork, events.PhaseExecute: r.execute, events.PhaseEndState: r.collect,
 		events.PhaseVerify: r.verify, events.PhaseReview: r.review,
 		events.PhaseGate: r.gate, events.PhaseDeliver: r.deliver,
@@ -35,12 +35,20 @@ func (r *run) through(ctx context.Context) error {
 	if r.upOnly {
 		return nil
 	}
+	switch {
+	case r.req.Issue > 0 && r.req.Task == "":
+		if err := r.phase(ctx, events.PhaseTask); err != nil {
+			return err
+		}
+	case r.req.Issue > 0: // read before the run was interrupted
+		r.tell()
+	}
 	if r.configured(events.PhasePlan) && r.state.Plan == "" {
 		if err := r.phase(ctx, events.PhasePlan); err != nil {
 			return err
 		}
 	}
-	if err := r.attempts(ctx); err != nil {
+	if err := r.attempts(ctx); err != nil && !errors.Is(err, errRequestsOnly) {
 		return err
 	}
 	if !r.deliverable() {
@@ -143,6 +151,7 @@ func (r *run) phase(ctx context.Context, name events.Phase) error {
 		attempt = r.state.Attempt
 	}
 	r.log.Emit(events.PhaseStarted{Phase: name, Attempt: attempt})
+	r.telling.say(func() string { return r.standing(string(name)) })
 	start := time.Now()
 	detail, err := r.phases()[name](ctx)
 	if err != nil && ctx.Err() != nil {
@@ -150,6 +159,10 @@ func (r *run) phase(ctx context.Context, name events.Phase) error {
 	}
 	if noteErr := r.noteGrants(); noteErr != nil {
 		err = errors.Join(err, noteErr)
+	}
+	if errors.Is(err, errRequestsOnly) {
+		r.ended(name, attempt, time.Since(start), detail, nil)
+		return err
 	}
 	r.ended(name, attempt, time.Since(start), detail, err)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 // preflight checks what can be checked before anything is made.
 func (r *run) preflight(ctx context.Context) error {
-	if err := r.checkTask(); err != nil && !r.upOnly {
+	if err := r.checkTask(); err != nil && !r.upOnly && r.req.Issue == 0 {
 		return err
 	}
 	if err := r.preflightAgent(ctx); err != nil {

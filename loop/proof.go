@@ -7,13 +7,14 @@ import (
 
 	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/github"
 	"github.com/sbxpair/sbxpair/provision"
 )
 
 func (r *run) prove(ctx context.Context) (string, error) {
 	proof, err := r.takeProof(ctx)
 	r.proven = err == nil
-	if err == nil && !r.upOnly && r.deliverable() {
+	if err == nil && !r.upOnly && r.deliverable() && r.finishes == "" {
 		err = r.checkBase(ctx)
 	}
 	return fmt.Sprintf("%d answers as expected", len(proof.Probes)), err
@@ -72,6 +73,9 @@ func (r *run) checkBase(ctx context.Context) error {
 	}
 	defer client.Close()
 	_, found, err := client.Branch(ctx, repo, r.baseBranch())
+	if errors.Is(err, github.ErrEmptyRepository) && r.req.Config.GitHub.InitEmpty {
+		return nil // the delivery brings the base along
+	}
 	if err != nil {
 		return err
 	}

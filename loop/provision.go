@@ -49,6 +49,9 @@ func (r *run) makePlan(ctx context.Context, dir string) error {
 		return err
 	}
 	in.Workspace = sbx.Workspace{Path: dir}
+	if r.finishes != "" {
+		in.Only = pair.RoleGitHub
+	}
 	r.plan, err = provision.New(in)
 	if err == nil {
 		r.result.Strategies = map[pair.Role]provision.Strategy{pair.RoleAgent: r.plan.Agent.Secret.Strategy, pair.RoleGitHub: r.plan.GitHub.Secret.Strategy}
@@ -82,7 +85,7 @@ func (r *run) acquire(ctx context.Context) error {
 }
 
 func (r *run) claim(ctx context.Context, lease pair.Lease) (bool, error) {
-	if r.req.Config.Pool.Size == 0 || r.gateway != nil { // a gateway's way is settled when the sandbox is made
+	if r.req.Config.Pool.Size == 0 || r.finishes != "" || r.gateway != nil { // a gateway's way is settled when the sandbox is made
 		return false, nil
 	}
 	pool, err := r.pool(ctx)

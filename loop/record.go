@@ -11,6 +11,7 @@ import (
 	"github.com/sbxpair/sbxpair/agent"
 	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/github"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/workspace"
 )
@@ -26,6 +27,8 @@ type Asked struct {
 	Version    string        `json:"sbxpair_version"`
 	Started    time.Time     `json:"started"`
 	AllowDirty bool          `json:"allow_dirty,omitempty"`
+	Issue      int           `json:"issue,omitempty"` // whose text the task is; Task is empty until it was read
+	Staged     bool          `json:"staged,omitempty"`
 	Given      []string      `json:"given,omitempty"` // keys of Config that came from the command line
 }
 
@@ -42,6 +45,8 @@ type State struct {
 	Verified  []events.Verified   `json:"verified,omitempty"`
 	Reviewed  *events.Reviewed    `json:"reviewed,omitempty"`
 	Ended     bool                `json:"ended"` // the run came to a verdict: there is nothing to go on with
+	// Requests are what the agent asked for on GitHub, judged by the gate.
+	Requests []github.RequestVerdict `json:"requests,omitempty"`
 }
 
 // Session is one session of the agent: how it was judged, what it cost, and where its words are.
@@ -96,7 +101,7 @@ func Load(store *pair.Store, run pair.RunID) (Record, error) {
 func (r *run) ask() error {
 	return r.write(askedFile, Asked{
 		Run: r.id, Task: r.req.Task, Dir: r.look.Top, Repository: r.repo, Config: r.req.Config, Version: r.req.Version,
-		Started: r.started.UTC(), AllowDirty: r.req.AllowDirty, Given: r.req.Given,
+		Started: r.started.UTC(), AllowDirty: r.req.AllowDirty, Issue: r.req.Issue, Staged: r.req.Staged, Given: r.req.Given,
 	})
 }
 
@@ -104,12 +109,15 @@ func (r *run) ask() error {
 func (r *run) save() error { return r.write(stateFile, r.state) }
 
 // write puts v, masked, into a file of the run's folder: whole or not at all.
-func (r *run) write(name string, v any) error {
+func (r *run) write(name string, v any) error { return r.writeTo(r.result.Dir, name, v) }
+
+// writeTo is write for the folder of another run.
+func (r *run) writeTo(dir, name string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	path := filepath.Join(r.result.Dir, name)
+	path := filepath.Join(dir, name)
 	file, err := openPrivate(path + ".new")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)

@@ -25,6 +25,7 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 	r.state.Ended = ends(err) || r.upOnly
 	r.result.Resumable = !r.state.Ended && r.state.Attempt > 0
 	err = errors.Join(err, r.save())
+	r.telling.end(ctx, r.lastWord(err))
 	if r.keep(err) && panicked == nil {
 		r.result.Kept = true
 		err = errors.Join(err, r.pair.Keep(r.result.Outcome, r.plan.Agent.Environment()))

@@ -48,6 +48,7 @@ func Resume(ctx context.Context, req Request, id pair.RunID) (Result, error) {
 		drift = append(drift, events.Change{Key: c.Key, Own: c.A, Now: c.B})
 	}
 	req.Task, req.Dir, req.Config, req.AllowDirty = rec.Asked.Task, rec.Asked.Dir, rec.Asked.Config, rec.Asked.AllowDirty
+	req.Issue, req.Staged = rec.Asked.Issue, rec.Asked.Staged
 	r := &run{req: req, id: id, began: time.Now(), started: rec.Asked.Started, state: rec.State, repo: rec.Asked.Repository, drift: drift}
 	r.fresh, r.resumed = len(r.state.Sessions), true
 	err = r.start(ctx)

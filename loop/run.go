@@ -49,6 +49,12 @@ type Request struct {
 	// Proxy is how this host reaches a model's provider, if the gateway is used. Nil is directly.
 	Proxy func(*http.Request) (*url.URL, error)
 	Keep  bool // leave the pair in place at the end
+	// Issue is the number of the issue whose text is the task, in place of Task; 0 for none.
+	Issue int
+	// Staged does everything but write to GitHub, and shows what would be written.
+	Staged bool
+	// Approve asks a person about what would be written, and returns the answer. Nil: nobody can be asked.
+	Approve func(context.Context, Proposal) (bool, error)
 	// AllowDirty goes on with the committed state of a checkout that has uncommitted changes.
 	AllowDirty bool
 
@@ -66,22 +72,30 @@ type PhaseTime struct {
 
 // Result is what came of a run.
 type Result struct {
-	Run       pair.RunID        `json:"run,omitempty"`
-	Outcome   string            `json:"outcome"`
-	Reason    string            `json:"reason,omitempty"`
-	Delivered events.Delivered  `json:"delivered,omitzero"`
-	Agent     events.AgentEnded `json:"agent,omitzero"` // the last session that worked on the task
-	Attempts  int               `json:"attempts,omitempty"`
-	Sessions  []Session         `json:"sessions,omitempty"`
-	Spent     events.Spent      `json:"spent,omitzero"`
-	Verified  []events.Verified `json:"verified,omitempty"` // of the last attempt
-	Reviewed  *events.Reviewed  `json:"reviewed,omitempty"` // of the last attempt
-	EndState  *events.EndState  `json:"end_state,omitempty"`
-	Blocked   []events.Blocked  `json:"blocked,omitempty"`
+	Run       pair.RunID       `json:"run,omitempty"`
+	Outcome   string           `json:"outcome"`
+	Reason    string           `json:"reason,omitempty"`
+	Delivered events.Delivered `json:"delivered,omitzero"`
+	// Requests are what the agent asked for, and what came of it.
+	Requests []events.Requested `json:"requests,omitempty"`
+	// Staged is what would be written to GitHub, of a run that was told not to.
+	Staged   *Proposal         `json:"staged,omitempty"`
+	Agent    events.AgentEnded `json:"agent,omitzero"` // the last session that worked on the task
+	Attempts int               `json:"attempts,omitempty"`
+	Sessions []Session         `json:"sessions,omitempty"`
+	Spent    events.Spent      `json:"spent,omitzero"`
+	Verified []events.Verified `json:"verified,omitempty"` // of the last attempt
+	Reviewed *events.Reviewed  `json:"reviewed,omitempty"` // of the last attempt
+	EndState *events.EndState  `json:"end_state,omitempty"`
+	Blocked  []events.Blocked  `json:"blocked,omitempty"`
 	// Strategies says how each role's credential reached its hosts.
 	Strategies map[pair.Role]provision.Strategy `json:"strategies,omitempty"`
 	Phases     []PhaseTime                      `json:"phases"`
 	Took       time.Duration                    `json:"took_ns"`
+	// Finishes is the run whose delivery this one finishes.
+	Finishes pair.RunID `json:"finishes,omitempty"`
+	// Finish is the command that finishes the delivery, where there is something to finish.
+	Finish string `json:"finish,omitempty"`
 	// Work is a git bundle of what the agent left, if it was not delivered.
 	Work  string `json:"work,omitempty"`
 	Patch string `json:"patch,omitempty"` // file with the same as a patch, of a run that delivers nothing
@@ -158,6 +172,8 @@ func (r *run) conclude(err error) {
 		r.result.Outcome = "finished"
 	case r.upOnly:
 		r.result.Outcome = "up"
+	case r.result.Staged != nil:
+		r.result.Outcome = "staged"
 	}
 }
 
@@ -170,7 +186,7 @@ func Outcome(err error) string {
 		return "clean-up incomplete"
 	case errors.Is(err, context.Canceled):
 		return "cancelled"
-	case errors.Is(err, ErrNothing):
+	case errors.Is(err, ErrNothing), errors.Is(err, ErrNoHandover):
 		return "nothing to do"
 	case errors.Is(err, ErrBudget), errors.Is(err, context.DeadlineExceeded):
 		return "budget spent"
@@ -178,7 +194,7 @@ func Outcome(err error) string {
 		return "refused"
 	case errors.Is(err, provision.ErrExpired):
 		return "credential expired"
-	case errors.Is(err, secrets.ErrMissing), errors.Is(err, secrets.ErrUnfit), errors.Is(err, provision.ErrCredential):
+	case errors.Is(err, secrets.ErrMissing), errors.Is(err, secrets.ErrUnfit), errors.Is(err, provision.ErrCredential), errors.Is(err, github.ErrUnauthorized):
 		return "credential trouble"
 	}
 	return "failed"
@@ -216,6 +232,10 @@ type run struct {
 	agentResult agent.Result // of the last session that worked on the task
 	fresh       int          // index of the first session of this pair: the CLI's state of earlier ones went with their sandbox
 	bounds      github.Bounds
+	telling     *telling   // keeps the run's issue current; nil without one
+	handover    *Handover  // what is delivered, once the gate has looked at it
+	finishes    pair.RunID // the run whose delivery this one finishes, instead of a run of its own
+	bundle      []byte     // the work of that run
 }
 
 // openLog opens the record of a new run.
@@ -235,17 +255,26 @@ func (r *run) branch() string { return r.req.Config.GitHub.BranchPrefix + string
 
 func (r *run) do(ctx context.Context) (err error) {
 	preflight := time.Now()
-	check, take, open := r.preflight, r.acquire, r.openLog
-	if r.resumed {
+	check, take, open, through := r.preflight, r.acquire, r.openLog, r.through
+	switch {
+	case r.resumed:
 		check, take, open = r.preflightAgain, r.retake, r.reopen
+	case r.finishes != "":
+		check, through = r.prepareToFinish, r.finishing
 	}
 	if err := check(ctx); err != nil {
 		return err
 	}
-	if err := r.openGateway(ctx); err != nil {
-		return err
+	if h := r.handover; h != nil && h.Done != nil { // nothing is left to do
+		r.result.Delivered, r.result.Requests = *h.Done, h.Asked
+		return nil
 	}
-	defer func() { err = errors.Join(err, r.closeGateway(ctx)) }()
+	if r.finishes == "" {
+		if err := r.openGateway(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.closeGateway(ctx)) }()
+	}
 	r.named()
 	if err := take(ctx); err != nil {
 		if r.pair != nil {
@@ -263,7 +292,7 @@ func (r *run) do(ctx context.Context) (err error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: the run took longer than limits.run (%s)", ErrBudget, limit))
 		defer cancel()
 	}
-	return r.through(ctx)
+	return through(ctx)
 }
 
 // named fills in what follows from the run's id.

@@ -8,7 +8,7 @@ import (
 // WithConfig fills in what the configuration says, for an engine of the given version. The rest is the caller's: Run,
 // Engine, Repo, AgentEnv, Workspace, and Empty, which is dropped if the engine can do without it.
 func (in Input) WithConfig(c config.Config, version sbx.Version) Input {
-	in.Host, in.Agent, in.Provider = c.GitHub.Host, c.Agent.Name, c.Agent.Provider
+	in.Host, in.Fork, in.Agent, in.Provider = c.GitHub.Host, c.GitHub.Fork, c.Agent.Name, c.Agent.Provider
 	in.Allow, in.Deny = c.Network.Allow, c.Network.Deny
 	in.CPUs, in.MemoryMiB, in.Template = c.Sandbox.CPUs, c.Sandbox.MemoryMiB, c.Sandbox.Template
 	in.Local = sbx.LocalOptions{Resolve: c.Local.Resolve, UpstreamCA: c.Local.UpstreamCA}

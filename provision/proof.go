@@ -199,10 +199,10 @@ func Prove(ctx context.Context, p *pair.Pair, plan Plan, creds Credentials, fres
 	var proof [2]inquiry
 	var errs [2]error
 	var wg sync.WaitGroup
-	for i, box := range []*pair.Sandbox{p.Agent, p.GitHub} {
-		spec, values := plan.Agent, []secrets.Value{creds.GitHub}
-		if box.Role == pair.RoleGitHub {
-			spec, values = plan.GitHub, []secrets.Value{creds.Agent}
+	for i, spec := range plan.Specs() { // of a plan for one role, the other is not there
+		box, values := p.Agent, []secrets.Value{creds.GitHub}
+		if spec.Role == pair.RoleGitHub {
+			box, values = p.GitHub, []secrets.Value{creds.Agent}
 		}
 		if spec.Secret.Strategy != PlainEnv { // which puts its own value there, as it was told to
 			values = append(values, creds.of(box.Role))

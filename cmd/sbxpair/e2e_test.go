@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,10 +27,14 @@ import (
 	"github.com/sbxpair/sbxpair/fixtures/demo/repo"
 	"github.com/sbxpair/sbxpair/fixtures/demo/stage"
 	"github.com/sbxpair/sbxpair/fixtures/github/hub"
+	"github.com/sbxpair/sbxpair/fixtures/github/openapi"
 	"github.com/sbxpair/sbxpair/fixtures/model"
 	"github.com/sbxpair/sbxpair/loop"
 	"github.com/sbxpair/sbxpair/secrets"
 )
+
+// description reads GitHub's description once for all stages: it takes longer than all else that a stage needs.
+var description = sync.OnceValues(openapi.Load)
 
 // open sets a stage for the race-built command of this test binary. The engine and the Copilot CLI are the ones that
 // make builds and installs.
@@ -43,6 +48,9 @@ func open(t *testing.T, opts stage.Options) *stage.Stage {
 		t.Fatal(err)
 	}
 	opts.Dir, opts.Engine, opts.Copilot = t.TempDir(), filepath.Join(root, "bin", "sbx-local"), filepath.Join(root, ".cache", "copilot")
+	if opts.Spec, err = description(); err != nil {
+		t.Fatal(err)
+	}
 	opts.Env = append(opts.Env, beCommand+"=1", "GORACE=atexit_sleep_ms=0")
 	if opts.Config == nil { // one session, one attempt: what the other phases do has tests of its own
 		opts.Env = append(opts.Env, "SBXPAIR_PHASES=execute,verify", "SBXPAIR_LIMITS_REVISIONS=0")

@@ -93,7 +93,7 @@ func exitCode(err error) int {
 		return exitUsage
 	case is(loop.ErrBudget):
 		return exitBudget
-	case is(loop.ErrNothing, github.ErrNoChanges):
+	case is(loop.ErrNothing, loop.ErrNoHandover, github.ErrNoChanges):
 		return exitNothing
 	case is(secrets.ErrMissing, secrets.ErrUnfit, provision.ErrCredential, provision.ErrStale, github.ErrUnauthorized):
 		return exitCredential

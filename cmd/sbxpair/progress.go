@@ -65,6 +65,14 @@ func (p *progress) show(payload events.Payload) {
 		for _, warning := range e.Warnings {
 			p.line("    warning: %s", plain(warning))
 		}
+	case events.Tasked:
+		p.line("    task: issue #%d, %s", e.Issue, plain(e.URL))
+	case events.Requested:
+		if e.Done {
+			p.line("    request: %s: done", plain(e.What))
+		} else {
+			p.line("    request: %s: not done: %s", plain(e.What), short(strings.Join(e.Reasons, "; ")))
+		}
 	case events.Noted:
 		p.line("    note: %s", plain(e.Text))
 	}
@@ -129,6 +137,9 @@ func money(s events.Spent) string {
 
 // printResult writes what a person wants to know at the end of a run.
 func printResult(w io.Writer, r loop.Result) {
+	if r.Staged != nil {
+		printProposal(w, *r.Staged)
+	}
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	defer tw.Flush()
 	row := func(name, format string, args ...any) { fmt.Fprintf(tw, name+"\t"+format+"\n", args...) }
@@ -145,6 +156,14 @@ func printResult(w io.Writer, r loop.Result) {
 		row("pull request", "%s%s", d.PullRequest, draft)
 	} else if d.Branch != "" {
 		row("branch", "%s is pushed; no pull request yet", d.Branch)
+	}
+	for _, q := range r.Requests {
+		switch {
+		case q.Done:
+			row("request", "%s: done %s", q.What, plain(q.URL))
+		default:
+			row("request", "%s: refused: %s", plain(q.What), short(strings.Join(q.Reasons, "; ")))
+		}
 	}
 	if r.Agent.Outcome != "" {
 		row("agent", "%s", r.Agent.Outcome)
@@ -185,6 +204,9 @@ func printResult(w io.Writer, r loop.Result) {
 	}
 	if r.Resumable {
 		row("go on", "sbxpair resume %s", r.Run)
+	}
+	if r.Finish != "" {
+		row("finish", "%s", r.Finish)
 	}
 	if r.Kept {
 		row("kept", "the pair is still there; take it down with: sbxpair down %s", r.Run)

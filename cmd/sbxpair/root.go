@@ -130,7 +130,7 @@ func newRootCmd(a *app) *cobra.Command {
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "also print what is going on inside")
 	completeFlag(root, "engine", "auto", "sbx", "local")
 	root.AddCommand(
-		newRunCmd(a), newResumeCmd(a), newResultCmd(a), newPlanCmd(a), newPolicyCmd(a), newGrantCmd(a), newRevokeCmd(a), newCredentialCmd(a), newUpCmd(a), newDownCmd(a), newListCmd(a), newExecCmd(a), newShellCmd(a), newCopyCmd(a),
+		newRunCmd(a), newDeliverCmd(a), newResumeCmd(a), newResultCmd(a), newPlanCmd(a), newPolicyCmd(a), newGrantCmd(a), newRevokeCmd(a), newCredentialCmd(a), newUpCmd(a), newDownCmd(a), newListCmd(a), newExecCmd(a), newShellCmd(a), newCopyCmd(a),
 		newGitHubCmd(a), newDoctorCmd(a), newPruneCmd(a), newPoolCmd(a), newConfigCmd(a), newVersionCmd(a),
 	)
 	return root

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -23,6 +25,9 @@ type runOptions struct {
 	keep     bool
 	dirty    bool
 	dryRun   bool
+	issue    int
+	staged   bool
+	approve  bool
 }
 
 func newRunCmd(a *app) *cobra.Command {
@@ -32,8 +37,9 @@ func newRunCmd(a *app) *cobra.Command {
 		Short: "Give a task to the agent and open a pull request with what it did",
 		Long: "Makes a pair of sandboxes for a copy of the checkout's committed state, lets the agent work on TASK in one of them,\n" +
 			"runs the verify commands there, and opens a draft pull request from the other one. Nothing is left afterwards.",
-		Example: "  sbxpair run --repo octo/slugify \"Make the failing test pass\"\n  sbxpair run --task-file task.md --verify 'go test ./...'",
-		Args:    usage(cobra.MaximumNArgs(1)),
+		Example: "  sbxpair run --repo octo/slugify \"Make the failing test pass\"\n  sbxpair run --task-file task.md --verify 'go test ./...'\n" +
+			"  sbxpair run --issue 12 --approve",
+		Args: usage(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				opts.task = args[0]
@@ -45,6 +51,9 @@ func newRunCmd(a *app) *cobra.Command {
 	flags.StringVar(&opts.repo, "repo", "", "repository on GitHub, OWNER/NAME (default: the checkout's origin)")
 	flags.StringVar(&opts.base, "base", "", "branch that the pull request goes to (default: the checkout's)")
 	flags.StringVar(&opts.taskFile, "task-file", "", "read the task from a file (- for standard input)")
+	flags.IntVar(&opts.issue, "issue", 0, "take the text of this issue as the task, tell on it how far the run is, and link the pull request")
+	flags.BoolVar(&opts.staged, "staged", false, "do everything but write to GitHub, and show what would be written (then: sbxpair deliver)")
+	flags.BoolVar(&opts.approve, "approve", false, "show what would be written, and ask on the terminal before it is")
 	flags.StringVar(&opts.model, "model", "", "model that the agent uses")
 	flags.StringArrayVar(&opts.verify, "verify", nil, "command that must pass inside the sandbox (repeatable)")
 	flags.StringVar(&opts.mode, "mode", "", "what of the checkout the agent gets: clone, tracked, in-place or empty")
@@ -59,6 +68,18 @@ func newRunCmd(a *app) *cobra.Command {
 
 func runRun(cmd *cobra.Command, a *app, opts runOptions) error {
 	task, err := a.textOf("task", opts.task, opts.taskFile)
+	if err != nil {
+		return err
+	}
+	switch {
+	case opts.issue < 0 || cmd.Flags().Changed("issue") && opts.issue == 0:
+		return &usageError{fmt.Errorf("--issue %d is no number of an issue", opts.issue)}
+	case opts.issue > 0 && task != "":
+		return &usageError{errors.New("the task was given twice: as a text and as an issue")}
+	case opts.staged && opts.approve:
+		return &usageError{errors.New("--staged writes nothing, so there is nothing to approve; take one of the two")}
+	}
+	approve, err := a.approval(opts.approve)
 	if err != nil {
 		return err
 	}
@@ -79,6 +100,7 @@ func runRun(cmd *cobra.Command, a *app, opts runOptions) error {
 	progress := &progress{app: a}
 	req := a.request(loaded.Config)
 	req.Task, req.Keep, req.AllowDirty, req.Given, req.Sink = task, opts.keep, opts.dirty, loaded.From("flag"), progress.show
+	req.Issue, req.Staged, req.Approve = opts.issue, opts.staged, approve
 	if opts.dryRun {
 		return a.dryRun(ctx, req)
 	}

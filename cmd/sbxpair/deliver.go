@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/adrg/xdg"
+	"github.com/spf13/cobra"
+
+	"github.com/sbxpair/sbxpair/loop"
+	"github.com/sbxpair/sbxpair/pair"
+)
+
+func newDeliverCmd(a *app) *cobra.Command {
+	var approve bool
+	cmd := &cobra.Command{
+		Use: "deliver RUN", Short: "Finish the delivery of a run, from its folder", Args: usage(cobra.ExactArgs(1)),
+		Long: "For a run that did its work and could not deliver it, was staged, or has to be approved: makes a github sandbox, and no agent's,\n" +
+			"and brings branch, pull request and comments to GitHub as the run would have. What stands there already is found, so that\n" +
+			"it can be done again. The run's own configuration counts; the GitHub token is looked up anew.",
+		RunE: func(cmd *cobra.Command, args []string) error { return runDeliver(cmd.Context(), a, args[0], approve) },
+	}
+	cmd.Flags().BoolVar(&approve, "approve", false, "show what would be written, and ask on the terminal before it is")
+	return cmd
+}
+
+func runDeliver(ctx context.Context, a *app, run string, approve bool) error {
+	id, err := pair.ParseRunID(run)
+	if err != nil {
+		return &usageError{err}
+	}
+	ask, err := a.approval(approve)
+	if err != nil {
+		return err
+	}
+	loaded, err := a.settings(nil)
+	if err != nil {
+		return err
+	}
+	progress := &progress{app: a}
+	result, err := loop.Deliver(ctx, loop.Request{
+		Dir: a.dir, Version: a.version, Locate: a.locator(loaded.Config.Engine), Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv,
+		Sink: progress.show, Approve: ask,
+	}, id)
+	if result.Run == "" && err != nil {
+		return err // it never started
+	}
+	return firstError(err, a.print(result, func(w io.Writer) { printResult(w, result) }))
+}
+
+// approval returns what asks a person before anything is written, nil if that was not wanted. Without a terminal nobody
+// can be asked, which is said before any work is done.
+func (a *app) approval(wanted bool) (func(context.Context, loop.Proposal) (bool, error), error) {
+	switch {
+	case !wanted:
+		return nil, nil
+	case !isTerminal(a.stdin):
+		return nil, &usageError{errors.New("--approve asks on the terminal, and standard input is none; leave it out, or stage the run (--staged) and deliver it from a terminal")}
+	}
+	return func(ctx context.Context, p loop.Proposal) (bool, error) {
+		fmt.Fprint(a.stderr, "\n\n") // a line of progress may stand unfinished
+		printProposal(a.stderr, p)
+		answer := make(chan bool, 1)
+		go func() { answer <- confirm(a, "Write this to GitHub?") }() // ends with the answer or with the process
+		select {
+		case yes := <-answer:
+			return yes, nil
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}, nil
+}
+
+// printProposal shows all that would be written to GitHub. Most of it is text of an agent.
+func printProposal(w io.Writer, p loop.Proposal) {
+	head := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-13s %s\n", name, plain(fmt.Sprintf(format, args...)))
+	}
+	head("repository", "%s", p.Repository)
+	if p.Branch != "" {
+		if p.Fork != "" {
+			head("fork", "%s", p.Fork)
+		}
+		head("branch", "%s at %.12s", p.Branch, p.Commit)
+		kind := "ready for review"
+		if p.Draft {
+			kind = "draft"
+		}
+		head("pull request", "into %s, %s: %s", p.Base, kind, p.Title)
+		if p.Issue > 0 {
+			head("issue", "#%d", p.Issue)
+		}
+		for _, list := range []struct {
+			name  string
+			items []string
+		}{{"labels", p.Labels}, {"reviewers", p.Reviewers}, {"artifacts", p.Artifacts}} {
+			if len(list.items) > 0 {
+				head(list.name, "%s", strings.Join(list.items, ", "))
+			}
+		}
+		if p.Check != "" {
+			head("check", "%s", p.Check)
+		}
+		fmt.Fprintln(w)
+		indented(w, p.Body)
+		if p.Comment != "" {
+			fmt.Fprintln(w)
+			head("comment", "")
+			indented(w, p.Comment)
+		}
+	}
+	for _, r := range p.Requests {
+		head("request", "line %d, %s: %s %s", r.Line, r.What, r.Decision, strings.Join(r.Reasons, "; "))
+	}
+	for _, ask := range p.Asks {
+		head("to decide", "%s", ask)
+	}
+	if p.Patch != "" {
+		fmt.Fprintln(w)
+		block(w, strings.TrimSuffix(p.Patch, "\n"))
+	}
+	fmt.Fprintln(w)
+}
+
+func indented(w io.Writer, text string) {
+	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+		fmt.Fprintln(w, "  "+plain(line))
+	}
+}
