@@ -26,9 +26,10 @@ func phrases() []phrase {
 		noPolicy("network policy has not been initialized"), noPolicy("412 precondition failed"),
 		exists("network policy is already initialized"), exists("default policy is already set"),
 		of(ErrMountDenied)("mount policy denied"),
-		of(ErrPullFailed)("pull failed for image"),
+		of(ErrDiskFull, ErrPullFailed)("pull failed for image", "no space left"),
+		of(ErrPullFailed)("pull failed for image"), of(ErrPullFailed)("failed to pull"), of(ErrPullFailed)("pull access denied"),
 		signedOut("401 unauthorized"), // behind the pull: a registry says it too
-		of(ErrDiskFull)("no space left"), of(ErrDiskFull)("disk quota exceeded"),
+		of(ErrDiskFull)("no space left"), of(ErrDiskFull)("disk quota exceeded"), of(ErrDiskFull)("not enough space on the disk"),
 		leaked("container create:", "already exists"),
 		of(ErrSecretStore)("list custom secrets:", "not found"),
 		keyring("org.freedesktop.secrets"), keyring("secret service"), keyring("keychain"), keyring("keyring"),
@@ -40,6 +41,10 @@ func phrases() []phrase {
 		daemon("ensure daemon:"), daemon("daemon failed to start"), daemon("context deadline exceeded"),
 		daemon("client.timeout exceeded"), daemon("connection refused"), daemon("daemon is not running"),
 		daemon("daemon not running"), daemon("cannot connect to", "daemon"), daemon("sandboxd.sock", "no such file"),
+		daemon("sandboxd.sock", "permission denied"), daemon("//./pipe/", "cannot find the file"), daemon(`\\.\pipe\`, "cannot find the file"),
+		// It went away in the middle of a request.
+		daemon("http://", ": eof"), daemon("http://", "connection reset by peer"), daemon("http://", "broken pipe"),
+		daemon("502 bad gateway"), daemon("503 service unavailable"), daemon("504 gateway timeout"),
 		engine("failed to start runtime"), engine("backend unavailable"), engine("500 internal server error"),
 		flag("unknown flag"), flag("unknown shorthand flag"), flag("unknown command"), flag("is no longer supported"),
 		flag("is not supported for exec"), flag("is no longer positional"),

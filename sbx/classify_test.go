@@ -136,9 +136,19 @@ func TestErrorTexts(t *testing.T) {
 		"ERROR: dial unix /s/sandboxd.sock: connect: connection refused":                      {sbx.ErrDaemon},
 		"ERROR: request failed: 412 Precondition Failed: x":                                   {sbx.ErrPolicyUninitialised},
 		"ERROR: request failed: 403 Forbidden: pull failed for image \"x\": 401 Unauthorized": {sbx.ErrPullFailed},
-		"Erreur : bac à sable introuvable":                                                    nil,
-		"":                                                                                    nil,
-		"WARN: could not acquire docker hub refresh lock: context deadline exceeded\nERROR: something new": nil, // the warning is not the reason
+		// Two reasons at once: the disk is the one to mend.
+		"ERROR: request failed: 500 Internal Server Error: pull failed for image \"x\": write /s: no space left on device": {sbx.ErrDiskFull, sbx.ErrPullFailed},
+		"ERROR: pull failed for image \"x\": dial tcp 192.0.2.1:443: connect: connection refused":                          {sbx.ErrPullFailed},
+		"ERROR: failed to pull docker.io/x/y: manifest unknown":                                                            {sbx.ErrPullFailed},
+		"error: write C:\\x: There is not enough space on the disk.":                                                       {sbx.ErrDiskFull},
+		"ERROR: dial unix /s/sandboxd.sock: connect: permission denied":                                                    {sbx.ErrDaemon}, // another user's (0.43)
+		"error: open //./pipe/docker_sandboxes: The system cannot find the file specified.":                                {sbx.ErrDaemon},
+		"ERROR: Post \"http://sandboxd/sandbox\": EOF":                                                                     {sbx.ErrDaemon},
+		"ERROR: Get \"http://sandboxd/sandbox\": read unix @->/s: read: connection reset by peer":                          {sbx.ErrDaemon},
+		"ERROR: ls: request failed: 503 Service Unavailable: starting":                                                     {sbx.ErrDaemon},
+		"Erreur : bac à sable introuvable":                                                                                 nil,
+		"":                                                                                                                 nil,
+		"WARN: could not acquire docker hub refresh lock: context deadline exceeded\nERROR: something new":                 nil, // the warning is not the reason
 	} {
 		c := sbx.New("", v47(), canned{"ls": says("", text, 1)}.runner(t))
 		_, err := c.List(t.Context())
@@ -254,5 +264,99 @@ func TestPromptsOfEveryVerb(t *testing.T) {
 	err = c.SecretRemove(ctx, sbx.Secret{Type: sbx.SecretCustom, Sandbox: "box", Placeholder: "it's-a-placeholder"})
 	if want := `to remove it, run: sbx --app-name=pair secret rm --sandbox box --placeholder 'it'\''s-a-placeholder' --force`; sbx.Hint(err) != want {
 		t.Errorf("hint %q, want %q", sbx.Hint(err), want)
+	}
+}
+
+// TestExecEnds tells what ended a command: the command itself, the runtime that could not start it, or its sandbox.
+func TestExecEnds(t *testing.T) {
+	daemonGone := string(fixture(t, "error-daemon-start-timeout.txt"))
+	notFound := string(fixture(t, "error-not-found-0.47.txt")) // of demo-agent
+	launch := string(fixture(t, "exec-launch-failure-stdout.txt"))
+	running := `{"sandboxes":[{"name":"demo-agent","status":"running"}]}`
+	stopped := `{"sandboxes":[{"name":"demo-agent","status":"stopped"}]}`
+	for name, tt := range map[string]struct {
+		res    sbx.Result
+		ls     string
+		daemon string
+		kind   error // nil: the command's own exit
+	}{
+		"killed, sandbox runs":              {says("", "Killed\n", 137), running, "", nil},
+		"killed, sandbox gone":              {says("half", "", 137), `{"sandboxes":[]}`, "", sbx.ErrNotFound},
+		"killed, sandbox stopped":           {says("half", "", 143), stopped, "", sbx.ErrNotRunning},
+		"killed, nobody knows":              {says("", "", 137), "???", "", nil},
+		"interrupted":                       {says("", "", 130), "unasked", "", nil},
+		"gone in the middle":                {says("half", notFound, 1), `{"sandboxes":[]}`, "", sbx.ErrNotFound},
+		"its own words after output":        {says("half", notFound, 1), running, "", nil},
+		"its own words about the daemon":    {says("", daemonGone, 1), "unasked", `{"status":"running"}`, nil},
+		"the daemon does not start":         {says("", daemonGone, 1), "unasked", `{"status":"stopped"}`, sbx.ErrDaemon},
+		"failed to, says the command":       {says("", "failed to start sandbox\n", 1), "unasked", "", nil},
+		"error: failed to, says it":         {says("", "error: failed to open x: connection refused\n", 1), running, "", nil},
+		"not found, says a shell":           {says("", "sh: 1: tool: not found\n", 127), "unasked", "", nil},
+		"may not be executed":               {says("", "bash: ./x: Permission denied\n", 126), "unasked", "", nil},
+		"cannot be started":                 {says(launch, "", 127), "unasked", "", sbx.ErrLaunch},
+		"cannot be started, other stream":   {says("", launch, 127), "unasked", "", sbx.ErrLaunch},
+		"not executable":                    {says("OCI runtime exec failed: exec failed: unable to start container process: exec: \"no-such-program\": permission denied\n", "", 126), "unasked", "", sbx.ErrLaunch},
+		"no such directory":                 {says("OCI runtime exec failed: exec failed: unable to start container process: chdir to cwd (\"/x\"): no such file or directory\n", "", 126), "unasked", "", sbx.ErrLaunch},
+		"a container in it cannot be":       {says(strings.ReplaceAll(launch, "no-such-program", "something"), "", 127), "unasked", "", nil},
+		"a program that prints those words": {says(launch, "", 1), "unasked", "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := canned{"exec": tt.res}
+			if tt.ls != "unasked" {
+				c["ls"] = says(tt.ls, "", 0)
+			}
+			if tt.daemon != "" {
+				c["daemon status"] = says(tt.daemon, "", 0)
+			}
+			res, err := sbx.New("", v47(), c.runner(t)).Exec(t.Context(), "demo-agent", sbx.ExecSpec{Argv: []string{"no-such-program"}})
+			if res.Code != tt.res.Code || !errors.Is(err, tt.kind) || tt.kind == nil && err != nil {
+				t.Errorf("code %d, %v", res.Code, err)
+			}
+			if string(res.Stdout) != string(tt.res.Stdout) {
+				t.Errorf("output %q", res.Stdout)
+			}
+		})
+	}
+}
+
+// TestKindsAreClosed: every kind of failure is reached by some text or state of this package's tests, in each of the three
+// styles of error.
+func TestKindsAreClosed(t *testing.T) {
+	reached := map[error]bool{}
+	for _, kinds := range errorFixtures() {
+		for _, kind := range kinds {
+			reached[kind] = true
+		}
+	}
+	for text, kind := range map[string]error{
+		"no space left on device": sbx.ErrDiskFull, "The name org.freedesktop.secrets was not provided": sbx.ErrKeyring,
+		"list custom secrets: secret not found": sbx.ErrSecretStore, "state was created by a newer version": sbx.ErrVersionMismatch,
+		"sandbox 'box' is not running": sbx.ErrNotRunning,
+	} {
+		for _, style := range []string{"Error: %s\n", "ERROR: %s\n\nDo this:\n  sbx x\n", "error: %s\n  try: sbx x\n"} {
+			_, err := sbx.New("", v47(), canned{"ls": says("", strings.Replace(style, "%s", text, 1), 1)}.runner(t)).List(t.Context())
+			wantKinds(t, err, kind)
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%v does not show %q", err, text)
+			}
+		}
+		reached[kind] = true
+	}
+	// These come of what happened, not of a text; each has a test of its own: TestForeignTool, TestExecRunner, TestDeadlines,
+	// TestExecEnds, TestMalformed, TestReadBack, TestNothingRunsUnasked, TestRefusedBeforeAnythingRuns.
+	for _, kind := range []error{
+		sbx.ErrForeignTool, sbx.ErrNotInstalled, sbx.ErrTimeout, sbx.ErrConnectionLost, sbx.ErrLaunch, sbx.ErrMalformed, sbx.ErrNotApplied,
+		sbx.ErrUnsupported, sbx.ErrInvalid,
+	} {
+		reached[kind] = true
+	}
+	for _, kind := range kinds() {
+		if !reached[kind] {
+			t.Errorf("%v is reached by nothing", kind)
+		}
+		delete(reached, kind)
+	}
+	for kind := range reached {
+		t.Errorf("%v is not in kinds", kind)
 	}
 }

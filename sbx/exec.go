@@ -54,7 +54,8 @@ type ExecResult struct {
 
 // Exec runs a command in a sandbox to its end, and starts the sandbox first if it is stopped.
 //
-// The error matches [ErrNotFound] if there is no such sandbox, [ErrLaunch] if the program cannot be started in it,
+// The error matches [ErrNotFound] if there is no such sandbox or it was removed meanwhile, [ErrNotRunning] if it was stopped
+// meanwhile, [ErrLaunch] if the program cannot be started in it,
 // [ErrTimeout] if spec.Timeout passed, [ErrConnectionLost] if the engine's command was killed; the result then holds what
 // had come until then. When a call is cut short, sbx leaves the command running in the sandbox unless spec.KillTree is set;
 // sbx-local ends it.
@@ -114,11 +115,13 @@ func (c *Client) Exec(ctx context.Context, sandbox string, spec ExecSpec) (ExecR
 
 // execFailure tells the engine's failure from the command's.
 func (c *Client) execFailure(ctx context.Context, sandbox string, spec ExecSpec, res Result) error {
-	if (res.Code == 127 || res.Code == 126) && bytes.HasPrefix(res.StdoutHead, []byte("OCI runtime exec failed:")) {
-		text, _, _ := strings.Cut(clean(res.StdoutHead), "\n")
+	if text := launchText(spec, res); text != "" {
 		return &LaunchError{Sandbox: sandbox, Program: spec.Argv[0], Code: res.Code, Text: c.maskShapes(text)}
 	}
-	if res.Code != 1 || res.StdoutBytes > 0 || res.StderrTruncated {
+	if res.Code == 128+9 || res.Code == 128+15 {
+		return c.endedWith(ctx, sandbox, res)
+	}
+	if res.Code != 1 || res.StderrTruncated {
 		return nil
 	}
 	text := clean(res.Stderr)
@@ -130,15 +133,60 @@ func (c *Client) execFailure(ctx context.Context, sandbox string, spec ExecSpec,
 	case errors.Is(kinds[0], ErrNotFound) && !strings.Contains(message, "'"+sandbox+"'") && !strings.Contains(message, `"`+sandbox+`"`):
 		return nil
 	}
+	// The command may have printed these words itself. The engine knows better.
 	failure := c.failure(opExec, res, []string{opExec, sandbox})
-	if strings.HasPrefix(message, "ensure daemon:") {
-		return failure // no need to ask a daemon that does not start for more
+	if strings.HasPrefix(message, "ensure daemon:") { // a listing would wait for the same daemon
+		if state, err := c.DaemonStatus(ctx); err == nil && state.Running {
+			return nil
+		}
+		return failure
 	}
-	// The command may have printed these words itself. The listing knows better.
-	if s, err := c.Get(ctx, sandbox); err == nil && s.Status == StatusRunning {
+	s, err := c.Get(ctx, sandbox)
+	switch {
+	case err == nil && s.Status == StatusRunning:
 		return nil
+	case res.StdoutBytes > 0 && err != nil && !errors.Is(err, ErrNotFound):
+		return nil // a command that ran to some point; nothing says that it was not its own end
 	}
 	return failure
+}
+
+// launchText gives the runtime's words if it could not start the program: on standard output in every version seen, with
+// 127 or 126. A container tool in the sandbox says the same of a program of its own, by another name.
+func launchText(spec ExecSpec, res Result) string {
+	if res.Code != 127 && res.Code != 126 {
+		return ""
+	}
+	for _, out := range [][]byte{res.StdoutHead, res.Stderr[:min(len(res.Stderr), headSize)]} {
+		text, _, _ := strings.Cut(clean(out), "\n")
+		if !strings.HasPrefix(text, "OCI runtime exec failed:") {
+			continue
+		}
+		_, program, named := strings.Cut(text, `exec: "`)
+		program, _, _ = strings.Cut(program, `"`)
+		if named && program != spec.Argv[0] && program != "sh" { // quoteEmpty and KillTree start a shell
+			return ""
+		}
+		return text
+	}
+	return ""
+}
+
+// endedWith looks whether a command that was killed went down with its sandbox. A command that runs out of memory is killed
+// too, and that is its own exit.
+func (c *Client) endedWith(ctx context.Context, sandbox string, res Result) error {
+	s, err := c.Get(ctx, sandbox)
+	kind := ErrNotRunning
+	switch {
+	case errors.Is(err, ErrNotFound):
+		kind = ErrNotFound
+	case err != nil || s.Status != StatusStopped:
+		return nil
+	}
+	return &ExitError{
+		Op: opExec, Code: res.Code, kinds: []error{kind},
+		Stderr: strings.TrimSpace("the sandbox went away while the command ran\n" + tailText(c.text(Result{Stderr: res.Stderr}), maxErrorText)),
+	}
 }
 
 // engineShaped reports whether the first line that counts looks like one of the engine's own errors.
