@@ -391,3 +391,25 @@ func TestPlatforms(t *testing.T) {
 		t.Errorf("%q", env)
 	}
 }
+
+// TestEnvironFindsTheUsersState: the engine is called with the folders, proxy and session that the user's own calls have:
+// others would give a second, empty daemon without a login. Nothing that is a credential by its name goes along.
+func TestEnvironFindsTheUsersState(t *testing.T) {
+	given := []string{
+		"HOME=/h", "PATH=/bin", "XDG_CONFIG_HOME=/c", "XDG_STATE_HOME=/s", "XDG_CACHE_HOME=/x", "XDG_DATA_HOME=/d", "XDG_RUNTIME_DIR=/r",
+		"DBUS_SESSION_BUS_ADDRESS=unix:/b", "HTTPS_PROXY=http://p", "no_proxy=localhost", "DOCKER_SANDBOXES_API=unix:/a",
+		"DOCKER_SANDBOXES_ROOT_SIZE=20G", "SANDBOXES_STORAGE_ROOT=/v", "SANDBOXD_LOG_LEVEL=debug", "SBX_NO_TELEMETRY=1",
+	}
+	env := sbx.Environ(slices.Concat(given, []string{
+		"DOCKER_SANDBOXES_TOKEN=canary", "SANDBOXES_API_KEY=canary", "DOCKER_SANDBOXES_PASSWORD=canary", "SBX_LOCAL_CREDENTIALS=canary",
+		"DOCKER_PASSWORD=canary", "SSH_AUTH_SOCK=/canary", "LD_PRELOAD=/canary", "HOME=/later",
+	}))
+	for _, kv := range given[1:] {
+		if !slices.Contains(env, kv) {
+			t.Errorf("%s is missing", kv)
+		}
+	}
+	if all := strings.Join(env, " "); strings.Contains(all, "canary") || !slices.Contains(env, "HOME=/later") || slices.Contains(env, "HOME=/h") {
+		t.Errorf("%s", all)
+	}
+}

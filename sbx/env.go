@@ -44,7 +44,9 @@ func allowedEnv(name string) bool {
 	}
 	for _, prefix := range []string{"DOCKER_SANDBOXES_", "SANDBOXES_", "SBX_LOCAL_"} {
 		if strings.HasPrefix(upper, prefix) {
-			return !strings.Contains(upper, "TOKEN") && !strings.Contains(upper, "SECRET") && !strings.Contains(upper, "PASSWORD")
+			return !slices.ContainsFunc([]string{"TOKEN", "SECRET", "PASS", "CREDENTIAL", "API_KEY"}, func(word string) bool {
+				return strings.Contains(upper, word)
+			})
 		}
 	}
 	return false
