@@ -52,6 +52,7 @@ const (
 
 // Every attempt is refused, what is traffic is in the policy log, and nothing of it is on the host afterwards.
 func TestAttacks(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	out := h.run("mallory", "control")
 	for _, want := range []string{"200 HTTP/2.0 SERVER api.github.com /\n", "200 HTTP/1.1 SERVER open.test /\n", "SERVER paths.test /repos/a/x\n", "SERVER echo.test /\n"} {
@@ -95,6 +96,30 @@ func TestAttacks(t *testing.T) {
 		})
 	}
 	h.looksClean(t)
+}
+
+// programEnv names the program that runs inside, for a test process that cannot build it.
+const programEnv = "SBX_ATTACK_TEST_PROGRAM"
+
+// The same from a sandbox without root on the outside, where gVisor has no rights but its user's.
+func TestAttacksAsOrdinaryUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the other test runs as an ordinary user already")
+	}
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "sbx-attack-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	build(t, filepath.Join(dir, "attack"))
+	out := enginetest.AsOrdinaryUser(t, "^TestAttacks$", programEnv+"="+filepath.Join(dir, "attack"))
+	if bytes.Contains(out, []byte("--- SKIP: TestAttacks ")) {
+		t.Skipf("sandboxes do not run for an ordinary user here:\n%s", out)
+	}
 }
 
 // The page lists every attempt.
@@ -190,7 +215,7 @@ func newHost(t *testing.T) *host {
 	h.server = newServer(t)
 	h.policy()
 	h.daemon()
-	h.build(work)
+	build(t, filepath.Join(work, "attack"))
 	for _, name := range []string{"mallory", "tunnel"} {
 		dir := work
 		if name != "mallory" {
@@ -355,11 +380,17 @@ func (h *host) daemon() {
 }
 
 // build makes the program that runs inside.
-func (h *host) build(dir string) {
-	cmd := exec.CommandContext(h.t.Context(), "go", "build", "-o", filepath.Join(dir, "attack"), ".")
+func build(t *testing.T, path string) {
+	if ready := os.Getenv(programEnv); ready != "" {
+		if err := copyFile(ready, path); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		h.t.Fatalf("%v: %s", err, out)
+		t.Fatalf("%v: %s", err, out)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sbxpair/sbxpair/engine/rules"
 	"github.com/sbxpair/sbxpair/policy"
 	"github.com/sbxpair/sbxpair/secrets"
@@ -574,5 +576,47 @@ func TestOpenFlowsEnd(t *testing.T) {
 		if e.Allowed || !strings.Contains(e.Reason, "ended") {
 			t.Errorf("log %+v", e)
 		}
+	}
+}
+
+// A poorListener has no descriptors left for its first connections.
+type poorListener struct {
+	net.Listener
+	left int
+}
+
+func (p *poorListener) Accept() (net.Conn, error) {
+	if p.left--; p.left >= 0 {
+		return nil, &net.OpError{Op: "accept", Err: unix.EMFILE}
+	}
+	return p.Listener.Accept()
+}
+
+// When descriptors run out, the way out comes back with them.
+func TestDescriptorsRunOut(t *testing.T) {
+	w := newWorld(t, policy.DenyAll)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- New(w.config).Serve(ctx, &poorListener{l, 5}, w.sandbox) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	io.WriteString(c, "GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n")
+	if line, err := bufio.NewReader(c).ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 403 ") {
+		t.Errorf("%q %v", line, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := w.log.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -142,4 +143,51 @@ func Eventually(tb testing.TB, what string, ok func() bool) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// ordinaryID is a user that needs no entry anywhere: a rootless sandbox has just this one.
+const ordinaryID = 54321
+
+// AsOrdinaryUser runs tests of the calling test's own binary once more, as an ordinary user, with env (NAME=VALUE) over
+// the environment, and returns their output. Root alone can; others skip, since their tests run that way already. The
+// binary under test is given to it by [BinaryEnv].
+func AsOrdinaryUser(t *testing.T, run string, env ...string) []byte {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("the other tests run as an ordinary user already")
+	}
+	binary := Binary(t)
+	dir, err := os.MkdirTemp("", "sbx-user-") // t.TempDir's parents are root's alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	test, tmp := filepath.Join(dir, "user.test"), filepath.Join(dir, "tmp")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(test, program, 0o755), os.Mkdir(tmp, 0o700), os.Chown(tmp, ordinaryID, ordinaryID)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, test, "-test.run="+run, "-test.count=1", "-test.v")
+	cmd.Dir = tmp
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "HOME="+tmp, "XDG_RUNTIME_DIR=", BinaryEnv+"="+binary)
+	cmd.Env = append(cmd.Env, env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryID, Gid: ordinaryID}}
+	out, err := cmd.CombinedOutput()
+	t.Cleanup(func() { os.RemoveAll(fmt.Sprintf("/tmp/sbx-local-%d", ordinaryID)) })
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if testing.Verbose() {
+		t.Logf("%s", out)
+	}
+	return out
 }
