@@ -238,9 +238,28 @@ func (e *Engine) openSession(ctx context.Context, sandbox, mark string) (net.Con
 	return conn, nil
 }
 
-// Sync returns when the daemon has a socket open for every sandbox that runs or is about to.
+// syncTries bounds how often a daemon that dies under a session is replaced for one call.
+const syncTries = 3
+
+// Sync returns when the daemon has a socket open for every sandbox that runs or is about to. A daemon that died meanwhile is
+// replaced.
 func (s *Session) Sync(ctx context.Context) error {
-	return s.e.request(ctx, http.MethodPost, "/sync", nil)
+	for try := 1; ; try++ {
+		err := s.e.request(ctx, http.MethodPost, "/sync", nil)
+		if !errors.Is(err, ErrDaemon) || len(s.e.DaemonArgs) == 0 || try == syncTries || ctx.Err() != nil {
+			return err
+		}
+		conn, err := s.join(ctx, true)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if s.conn != nil {
+			s.conn.Close()
+		}
+		s.conn = conn
+		s.mu.Unlock()
+	}
 }
 
 // rejoinEvery is how often a session without a daemon looks for one that it may not start itself.

@@ -168,6 +168,31 @@ func TestGoferKilled(t *testing.T) {
 	sh(t, e, r, "true")
 }
 
+// A daemon that dies while a sandbox is made is replaced, and the sandbox has its way out.
+func TestDaemonDiesInCreate(t *testing.T) {
+	e, workspace := newEngine(t)
+	r, err := e.Create(t.Context(), engine.CreateSpec{
+		Name: "demo", Agent: "shell", Workspaces: []engine.Workspace{{Path: workspace}},
+		Prepare: func(ctx context.Context, _ engine.Record) error {
+			h, err := e.DaemonHealth(ctx)
+			if err != nil {
+				return err
+			}
+			if err := syscall.Kill(h.PID, syscall.SIGKILL); err != nil {
+				return err
+			}
+			enginetest.Eventually(t, "the daemon lives", func() bool { return !daemonRuns(t, e) })
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, e, r, "curl -s -m 10 -o /dev/null -w '%{http_code}' http://example.com/"); got != "403" {
+		t.Errorf("way out: %s, want 403", got)
+	}
+}
+
 // A daemon without descriptors, and one with hundreds of connections that say nothing, serves again when they are gone.
 func TestDaemonExhausted(t *testing.T) {
 	e, workspace := newEngine(t)

@@ -50,6 +50,11 @@ func (e *Engine) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(io.Discard, nil))
 }
 
+// took tells, for who wants to know where the time goes, how long a step of a start was.
+func (e *Engine) took(step string, begun time.Time) {
+	e.logger().Debug("step", "of", step, "took", time.Since(begun))
+}
+
 // CreateSpec says what to make.
 type CreateSpec struct {
 	Name       string
@@ -117,11 +122,13 @@ func (e *Engine) Create(ctx context.Context, spec CreateSpec) (Record, error) {
 	case !errors.Is(err, ErrNotFound):
 		return Record{}, err
 	}
+	begun := time.Now()
 	session, err := e.Session(ctx)
 	if err != nil {
 		return Record{}, err
 	}
 	defer session.Close()
+	e.took("daemon", begun)
 
 	now := time.Now().UTC()
 	r := Record{
@@ -174,9 +181,11 @@ func (e *Engine) create(ctx context.Context, r *Record, ca []byte, disk *os.File
 	if disk != nil {
 		from = disk
 	}
+	begun := time.Now()
 	if err := e.writeDisk(*r, ca, from); err != nil {
 		return fmt.Errorf("disk: %w", err)
 	}
+	e.took("disk", begun)
 	if err := e.start(ctx, r, s); err != nil {
 		return err
 	}
@@ -191,9 +200,11 @@ func (e *Engine) create(ctx context.Context, r *Record, ca []byte, disk *os.File
 
 // start boots the sandbox from its record and saves it as running.
 func (e *Engine) start(ctx context.Context, r *Record, s *Session) error {
+	begun := time.Now()
 	if err := s.Sync(ctx); err != nil { // the proxy's socket is there before the sandbox is
 		return err
 	}
+	e.took("proxy", begun)
 	limits := settings.Open(e.State.Dir)
 	var err1, err2 error
 	r.DiskGiB, err1 = limits.DiskGiB()
@@ -201,12 +212,16 @@ func (e *Engine) start(ctx context.Context, r *Record, s *Session) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
+	begun = time.Now()
 	if err := e.writeBundle(*r); err != nil {
 		return err
 	}
+	e.took("root", begun)
+	begun = time.Now()
 	if err := e.boot(ctx, r); err != nil {
 		return err
 	}
+	e.took("boot", begun)
 	switch {
 	case r.Clone == nil:
 	case r.Status == Creating:
