@@ -109,7 +109,12 @@ func TestPolicyAndGlobals(t *testing.T) {
 	if err := b.client().SecretSet(t.Context(), sbx.ServiceSecret{Service: "openai", Value: secrets.New("some-value-of-mine"), NoCheck: true}); err != nil {
 		t.Fatal(err)
 	}
-	want(t, b.examine(), "secrets.global", Bad, "openai", "split")
+	want(t, b.examine(), "secrets.global", Warn, "openai")
+	custom := sbx.CustomSecret{Env: "DEMO_KEY", Placeholder: "demo-placeholder-1", Hosts: []string{"api.example.com"}, Command: "/bin/echo x", NoCheck: true}
+	if _, err := b.client().SecretSetCustom(t.Context(), custom); err != nil {
+		t.Fatal(err)
+	}
+	want(t, b.examine(), "secrets.global", Bad, "DEMO_KEY", "split")
 }
 
 func TestOtherProgramsCalledSbx(t *testing.T) {

@@ -342,16 +342,16 @@ func (e *examination) globals(ctx context.Context, client *sbx.Client) {
 		bad := false
 		for _, s := range list {
 			names = append(names, strings.TrimSpace(string(s.Type)+" "+s.Name+s.Env))
-			// A global github secret is shadowed by the pair's own scoped ones; any other would reach both sandboxes.
-			bad = bad || s.Type != sbx.SecretService || s.Name != "github"
+			// A service is kept out of a pair by scoped secrets in its place; any other would reach both sandboxes.
+			bad = bad || s.Type != sbx.SecretService
 		}
 		switch {
 		case bad:
 			return Check{Verdict: Bad, Detail: "every sandbox is given: " + strings.Join(names, ", ") + "; that breaks the split",
 				Remedy: "scope them to the sandboxes that need them: sbx secret set --sandbox NAME …"}, nil
 		case len(names) > 0:
-			return Check{Verdict: Warn, Detail: strings.Join(names, ", ") + " is global; a pair's own scoped secrets stand in its place",
-				Remedy: "take it away if nothing else needs it: sbx secret rm github"}, nil
+			return Check{Verdict: Warn, Detail: strings.Join(names, ", ") + " is global; scoped secrets of a pair stand in its place",
+				Remedy: "take it away if nothing else needs it: sbx secret rm SERVICE"}, nil
 		}
 		return Check{Verdict: OK, Detail: "none"}, nil
 	})

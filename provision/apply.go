@@ -109,6 +109,9 @@ func (a *apply) do(ctx context.Context, creds Credentials) error {
 	if err := a.first(ctx); err != nil {
 		return err
 	}
+	if a.plan.Agent.Secret.Strategy == PlainEnv {
+		a.notes = append(a.notes, "agent.strategy is plain-env: the agent's credential itself goes into its sandbox, where everything can read it")
+	}
 	var makes []func(context.Context) error
 	for _, spec := range a.plan.Specs() {
 		makes = append(makes, func(ctx context.Context) error {

@@ -34,7 +34,7 @@ func (a *apply) globals(ctx context.Context) error {
 		}
 	}
 	for _, name := range a.shadowed {
-		for _, spec := range []Spec{a.plan.Agent, a.plan.GitHub} {
+		for _, spec := range a.plan.Specs() {
 			if spec.Secret.Service != name {
 				a.notes = append(a.notes, fmt.Sprintf("the global secret for %s is kept from the %s sandbox by a worthless one in its place", name, spec.Role))
 			}

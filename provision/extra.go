@@ -147,7 +147,7 @@ func (a *apply) checkRules(ctx context.Context, want []sbx.PolicyRule) error {
 		return err
 	}
 	var deny []sbx.PolicyRule
-	for _, s := range []Spec{a.plan.Agent, a.plan.GitHub} {
+	for _, s := range a.plan.Specs() {
 		more, err := a.plan.foreign(s, listed)
 		if err != nil {
 			return err

@@ -128,8 +128,8 @@ func (g Grants) Give(ctx context.Context, engine GrantEngine, p Plan, hosts []st
 	return given, nil
 }
 
-// Take closes granted hosts again; none named are all. It is on record once it is done.
-func (g Grants) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
+// Named returns those of the current grants that are named; none named are all.
+func (g Grants) Named(hosts []string) ([]string, error) {
 	now, err := g.Current()
 	if err != nil {
 		return nil, err
@@ -147,6 +147,15 @@ func (g Grants) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []st
 			return nil, fmt.Errorf("%w: %s is not granted; granted are: %v", ErrRefused, r.Resource, now)
 		}
 		taken = append(taken, r.Resource)
+	}
+	return append([]string{}, taken...), nil
+}
+
+// Take closes granted hosts again; none named are all. It is on record once it is done.
+func (g Grants) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
+	taken, err := g.Named(hosts)
+	if err != nil {
+		return nil, err
 	}
 	done := []string{}
 	for _, r := range taken {

@@ -113,6 +113,7 @@ type Plan struct {
 	GitHub Spec             `json:"github"`
 	Local  sbx.LocalOptions `json:"local,omitzero"`
 	Repo   string           `json:"repository"`
+	Fork   string           `json:"fork,omitempty"` // OWNER/NAME where branches are pushed; empty: to Repo
 	Host   string           `json:"github_host"`
 	// Only is the one role that is made, for work that needs no other; empty is both.
 	Only pair.Role `json:"only,omitempty"`
@@ -221,7 +222,7 @@ func New(in Input) (Plan, error) {
 		none = []sbx.Workspace{{Path: in.Empty}}
 	}
 	return Plan{
-		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Host: at.Host, Local: in.Local, Only: in.Only,
+		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Fork: in.Fork, Host: at.Host, Local: in.Local, Only: in.Only,
 		Agent: Spec{
 			Role: pair.RoleAgent, Name: in.Run.Name(pair.RoleAgent),
 			Workspaces: append([]sbx.Workspace{in.Workspace}, in.Mounts...),

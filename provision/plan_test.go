@@ -163,6 +163,17 @@ func TestFieldReports(t *testing.T) {
 		}
 		return err
 	}
+	t.Run("R035", func(t *testing.T) { // a rule that was written and is not in the listing stops the run
+		b := newBench(t, "0.47", nil)
+		b.script(fake.Script{Version: "0.47", Calls: []fake.CallRule{{Match: "^policy allow", Stdout: "Rule added to policy local (scope: sandbox:x): 1 (x [tcp])\n"}}})
+		p := b.acquire()
+		if _, err := provision.Apply(t.Context(), b.engine.Unverified(), p, b.plan, creds); !errors.Is(err, sbx.ErrNotApplied) {
+			t.Errorf("with rules that never arrive: %v, want ErrNotApplied", err)
+		}
+		if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("R062", func(t *testing.T) { // a probe that could not run is an error: neither yes nor no, and no other strategy
 		if err := prove(t, fake.ExecRule{Code: 125, Stderr: "cannot run"}); !errors.Is(err, provision.ErrNotProven) {
 			t.Errorf("a failing probe: %v, want ErrNotProven", err)

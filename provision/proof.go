@@ -66,11 +66,15 @@ const ownCredential = "own credential is accepted"
 func (p Plan) questions() map[pair.Role][]question {
 	at := p.gitHub()
 	git := fmt.Sprintf("https://%s/%s.git/info/refs?service=git-receive-pack", at.Host, p.Repo)
+	push := git
+	if p.Fork != "" {
+		push = fmt.Sprintf("https://%s/%s.git/info/refs?service=git-receive-pack", at.Host, p.Fork)
+	}
 	pulls := at.API + "repos/" + p.Repo + "/pulls"
 	agent := []question{{name: "push is blocked", url: git, want: wantBlocked}, {name: "another host is blocked", url: "https://" + otherHost(p.Agent) + "/", want: wantBlocked}}
 	github := []question{
 		{name: "another host is blocked", url: "https://" + otherHost(p.GitHub) + "/", want: wantBlocked},
-		{name: "may push", url: git, want: wantAccepted, needed: mayPush}, // what git asks before a push; nothing is sent
+		{name: "may push", url: push, want: wantAccepted, needed: mayPush}, // what git asks before a push; nothing is sent
 		// A branch that is not there cannot be merged: whoever may open a pull request is told that, others that they may not.
 		{name: "may open pull requests", url: pulls, want: wantMay, needed: mayPull,
 			body: `{"title":"sbxpair asks whether it may","head":"sbxpair-no-such-branch","base":"sbxpair-no-such-branch"}`},
@@ -196,22 +200,25 @@ func Prove(ctx context.Context, p *pair.Pair, plan Plan, creds Credentials, fres
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
 	asked := plan.questions()
-	var proof [2]inquiry
-	var errs [2]error
+	specs := plan.Specs()
+	asking := make([]inquiry, len(specs))
+	errs := make([]error, len(specs))
 	var wg sync.WaitGroup
-	for i, spec := range plan.Specs() { // of a plan for one role, the other is not there
-		box, values := p.Agent, []secrets.Value{creds.GitHub}
-		if spec.Role == pair.RoleGitHub {
-			box, values = p.GitHub, []secrets.Value{creds.Agent}
+	for i, spec := range specs { // of a plan for one role, the other is not there
+		_, box := plan.side(p, spec.Role)
+		values := []secrets.Value{creds.Agent, creds.GitHub}
+		if spec.Secret.Strategy == PlainEnv { // which puts its own value there, as it was told to
+			values = []secrets.Value{creds.GitHub}
 		}
-		if spec.Secret.Strategy != PlainEnv { // which puts its own value there, as it was told to
-			values = append(values, creds.of(box.Role))
-		}
-		proof[i] = inquiry{box: box, spec: spec, known: secrets.NewRedactor(values...), fresh: fresh}
-		wg.Go(func() { errs[i] = proof[i].ask(ctx, asked[box.Role]) })
+		asking[i] = inquiry{box: box, spec: spec, known: secrets.NewRedactor(values...), fresh: fresh}
+		wg.Go(func() { errs[i] = asking[i].ask(ctx, asked[spec.Role]) })
 	}
 	wg.Wait()
-	return events.Proof{Probes: append(proof[0].probes, proof[1].probes...), Notes: append(proof[0].notes, proof[1].notes...)}, errors.Join(errs[:]...)
+	var proof events.Proof
+	for _, q := range asking {
+		proof.Probes, proof.Notes = append(proof.Probes, q.probes...), append(proof.Notes, q.notes...)
+	}
+	return proof, errors.Join(errs...)
 }
 
 // of is the role's own credential.

@@ -31,10 +31,11 @@ type RotateEngine interface {
 
 // Rebind gives both credentials to a pair in place once more, where an engine has lost them (docker/sbx-releases#268).
 func Rebind(ctx context.Context, engine SecretEngine, p *pair.Pair, plan Plan, creds Credentials) error {
-	return both(ctx,
-		func(ctx context.Context) error { return bind(ctx, engine, p, plan.Agent, creds.Agent) },
-		func(ctx context.Context) error { return bind(ctx, engine, p, plan.GitHub, creds.GitHub) },
-	)
+	var steps []func(context.Context) error
+	for _, s := range plan.Specs() {
+		steps = append(steps, func(ctx context.Context) error { return bind(ctx, engine, p, s, creds.of(s.Role)) })
+	}
+	return both(ctx, steps...)
 }
 
 // Rotate replaces a role's credential in a pair in place and proves from inside that the new one is in use. The record of

@@ -80,37 +80,40 @@ func runLink(ctx context.Context, a *app, set map[string]any) error {
 
 func newRotateCmd(a *app) *cobra.Command {
 	var role string
+	var dryRun bool
 	cmd := &cobra.Command{
 		Use: "rotate RUN", Short: "Replace a credential of a pair in place by the one that the configuration finds now", Args: usage(cobra.ExactArgs(1)),
 		Long: "Fetches the token from where the configuration says, gives it to the sandbox's binding, and proves from inside that the\n" +
 			"host takes it. If the engine has stored it and the sandbox goes on with the old one, that is an error.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return changeCredential(cmd.Context(), a, args[0], role, false)
+			return changeCredential(cmd.Context(), a, args[0], role, false, dryRun)
 		},
 	}
-	roleFlag(cmd, &role)
+	roleFlag(cmd, &role, &dryRun)
 	return cmd
 }
 
 func newWithdrawCmd(a *app) *cobra.Command {
 	var role string
+	var dryRun bool
 	cmd := &cobra.Command{
 		Use: "remove RUN", Short: "Take a credential out of a pair in place", Args: usage(cobra.ExactArgs(1)),
 		Long: "Removes the sandbox's secret and proves from inside that its host refuses the sandbox now. The pair stays.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return changeCredential(cmd.Context(), a, args[0], role, true)
+			return changeCredential(cmd.Context(), a, args[0], role, true, dryRun)
 		},
 	}
-	roleFlag(cmd, &role)
+	roleFlag(cmd, &role, &dryRun)
 	return cmd
 }
 
-func roleFlag(cmd *cobra.Command, role *string) {
+func roleFlag(cmd *cobra.Command, role *string, dryRun *bool) {
+	dryRunFlag(cmd, dryRun)
 	cmd.Flags().StringVar(role, "role", "github", "whose credential: agent or github")
 	completeFlag(cmd, "role", string(pair.RoleAgent), string(pair.RoleGitHub))
 }
 
-func changeCredential(ctx context.Context, a *app, run, which string, remove bool) error {
+func changeCredential(ctx context.Context, a *app, run, which string, remove, dryRun bool) error {
 	role := pair.Role(which)
 	if role != pair.RoleAgent && role != pair.RoleGitHub {
 		return &usageError{fmt.Errorf("role %q is neither agent nor github", which)}
@@ -124,14 +127,19 @@ func changeCredential(ctx context.Context, a *app, run, which string, remove boo
 		return err
 	}
 	p := pair.Attach(engine, a.store(), l)
-	var done events.Rotated
-	if remove {
-		done, err = changes.Withdraw(ctx, engine, p, plan, role)
-	} else {
-		var value secrets.Value
-		if value, err = a.credential(ctx, role); err == nil {
-			done, err = changes.Rotate(ctx, engine, p, plan, role, value)
+	done := events.Rotated{Role: which, Removed: remove, Got: "nothing was done (--dry-run)"}
+	var value secrets.Value
+	if !remove {
+		if value, err = a.credential(ctx, role); err != nil {
+			return err
 		}
+	}
+	switch {
+	case dryRun:
+	case remove:
+		done, err = changes.Withdraw(ctx, engine, p, plan, role)
+	default:
+		done, err = changes.Rotate(ctx, engine, p, plan, role, value)
 	}
 	if done.Role == "" {
 		return err
@@ -140,6 +148,9 @@ func changeCredential(ctx context.Context, a *app, run, which string, remove boo
 		verb := "replaced"
 		if done.Removed {
 			verb = "removed"
+		}
+		if dryRun {
+			verb = "would have " + verb
 		}
 		fmt.Fprintf(w, "%s the %s sandbox's credential; asked from inside: %s\n", verb, done.Role, strings.TrimSpace(done.Got+" "+done.Check))
 	}))

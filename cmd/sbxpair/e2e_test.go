@@ -391,8 +391,11 @@ func grants(t *testing.T, s *stage.Stage, run string) {
 		t.Errorf("before the grant: %q, want the block page", said)
 	}
 	sbxpair(t, s, "grant", run).want(t, 0, "refused "+grantable+":443", "sbxpair grant "+run)
+	sbxpair(t, s, "policy", "learn", run).want(t, 0, "+ "+grantable+":443 (agent, 1 time)", "with the addition 1 of", "allow: [\""+grantable+":443\"]")
 	sbxpair(t, s, "grant", run, "github.com").want(t, 6, "belongs to the github sandbox")
+	sbxpair(t, s, "grant", run, grantable+":443", "--dry-run").want(t, 0, "would be granted "+grantable)
 	sbxpair(t, s, "grant", run, grantable+":443").want(t, 0, "granted "+grantable)
+	sbxpair(t, s, "revoke", run, "--dry-run").want(t, 0, "would be revoked "+grantable)
 	sbxpair(t, s, "policy", "explain", "--run", run, grantable).want(t, 0, "agent: allowed", "layer   grant", "github: denied")
 	if said := ask(); strings.Contains(said, "policy") {
 		t.Errorf("after the grant: %q", said)

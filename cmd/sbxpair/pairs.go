@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,28 +14,24 @@ import (
 )
 
 func newUpCmd(a *app) *cobra.Command {
-	var repo string
+	var flags hostFlags
 	var dirty, dryRun bool
 	cmd := &cobra.Command{
 		Use: "up", Short: "Make and prove a pair for the checkout, and leave it in place", Args: usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd.Context(), a, repo, dirty, dryRun) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd, a, &flags, dirty, dryRun) },
 	}
-	cmd.Flags().StringVar(&repo, "repo", "", "repository on GitHub, OWNER/NAME (default: the checkout's origin)")
+	flags.add(cmd)
 	cmd.Flags().BoolVar(&dirty, "allow-dirty", false, "go on although the checkout has uncommitted changes, which stay behind")
 	dryRunFlag(cmd, &dryRun)
 	return cmd
 }
 
-func runUp(ctx context.Context, a *app, repo string, dirty, dryRun bool) error {
-	set := map[string]any{}
-	if repo != "" {
-		set["github.repo"] = repo
-	}
-	loaded, err := a.settings(set)
+func runUp(cmd *cobra.Command, a *app, flags *hostFlags, dirty, dryRun bool) error {
+	loaded, err := flags.settings(cmd, a)
 	if err != nil {
 		return err
 	}
-	progress := &progress{app: a}
+	ctx, progress := cmd.Context(), &progress{app: a}
 	req := a.request(loaded.Config)
 	req.AllowDirty, req.Sink = dirty, progress.show
 	if dryRun {

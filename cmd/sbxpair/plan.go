@@ -66,10 +66,17 @@ func printPlan(w io.Writer, p provision.Plan) {
 		for _, r := range s.Deny {
 			fmt.Fprintf(tw, "  deny\t%s\t%s\n", r.Resource, r.Reason)
 		}
+		for _, host := range s.KitDenied {
+			fmt.Fprintf(tw, "  deny\t%s\tthe engine's kit opens it; denied when the sandbox is made\n", host)
+		}
 		for _, r := range s.Allow {
 			fmt.Fprintf(tw, "  allow\t%s%s\t%s\n", strings.TrimSpace(strings.Join(r.Methods, ",")+" "+r.Resource), r.Path, r.Reason)
 		}
-		fmt.Fprintf(tw, "  secret\t%s %s\tin $%s as a placeholder; the value goes to %s\n", s.Secret.Strategy, s.Secret.Service, s.Secret.Env, strings.Join(s.Secret.Hosts, ", "))
+		where := "as a placeholder; the value goes to"
+		if s.Secret.Strategy == provision.PlainEnv {
+			where = "itself, readable by everything in the sandbox; it is for"
+		}
+		fmt.Fprintf(tw, "  secret\t%s %s\tin $%s %s %s\n", s.Secret.Strategy, s.Secret.Service, s.Secret.Env, where, strings.Join(s.Secret.Hosts, ", "))
 		tw.Flush()
 	}
 	n := 0

@@ -144,18 +144,25 @@ func printExplanations(w io.Writer, list []provision.Explanation) {
 func newLearnCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "learn RUN", Short: "Propose the smallest addition to the rules from what a run was refused", Args: usage(cobra.ExactArgs(1)),
-		Long: "Reads from the record of RUN which hosts were blocked, proposes one rule for each that the bounds allow, with the evidence,\n" +
+		Long: "Reads from the record of RUN, or from the engine while the pair is in place, which hosts were blocked, proposes one rule for each that the bounds allow, with the evidence,\n" +
 			"and plays the record against the rules with the addition. Changes nothing.",
-		RunE: func(_ *cobra.Command, args []string) error { return runLearn(a, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return runLearn(cmd.Context(), a, args[0]) },
 	}
 }
 
-func runLearn(a *app, run string) error {
+func runLearn(ctx context.Context, a *app, run string) error {
 	id, plan, err := a.recorded(run)
 	if err != nil {
 		return err
 	}
+	l, err := a.store().Load(id)
+	if err != nil {
+		return err
+	}
 	blocked, err := loop.RecordedBlocked(a.store().Dir(id))
+	if err == nil && l.State == pair.Open {
+		blocked, err = blockedNow(ctx, a.known(l.Engine), plan)
+	}
 	if err != nil {
 		return err
 	}
@@ -245,14 +252,19 @@ func runLint(cmd *cobra.Command, a *app, flags *hostFlags) error {
 }
 
 func newGrantCmd(a *app) *cobra.Command {
-	return &cobra.Command{
+	var dryRun bool
+	cmd := &cobra.Command{
 		Use: "grant RUN [HOST...]", Short: "Open further hosts to the agent sandbox of a pair that is in place", Args: usage(cobra.MinimumNArgs(1)),
 		Long: "Without hosts it lists what the agent was refused so far and what is granted already. What network.deny covers, what is\n" +
 			"too wide and what belongs to the github sandbox is refused. Grants are in the record of the run and end with it;\n" +
 			"take them back with: sbxpair revoke.",
 		Example: "  sbxpair grant RUN\n  sbxpair grant RUN docs.example.com:443",
-		RunE:    func(cmd *cobra.Command, args []string) error { return runGrant(cmd.Context(), a, args[0], args[1:]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runGrant(cmd.Context(), a, args[0], args[1:], dryRun)
+		},
 	}
+	dryRunFlag(cmd, &dryRun)
+	return cmd
 }
 
 // inPlace returns the plan and the grants of a pair that is in place, and its engine.
@@ -265,7 +277,7 @@ func (a *app) inPlace(run string) (*sbx.Client, provision.Plan, provision.Grants
 	return a.known(l.Engine), plan, provision.GrantsIn(a.store().Dir(l.Run), l.Run), err
 }
 
-func runGrant(ctx context.Context, a *app, run string, hosts []string) error {
+func runGrant(ctx context.Context, a *app, run string, hosts []string, dryRun bool) error {
 	engine, plan, grants, err := a.inPlace(run)
 	if err != nil {
 		return err
@@ -273,18 +285,37 @@ func runGrant(ctx context.Context, a *app, run string, hosts []string) error {
 	if len(hosts) == 0 {
 		return a.listGrants(ctx, engine, plan, grants)
 	}
-	given, err := grants.Give(ctx, engine, plan, hosts)
+	var given []string
+	if dryRun {
+		given, err = wouldGrant(grants, plan, hosts)
+	} else {
+		given, err = grants.Give(ctx, engine, plan, hosts)
+	}
 	if err != nil && len(given) == 0 {
 		return err
 	}
-	return errors.Join(err, a.print(map[string]any{"granted": given}, func(w io.Writer) {
+	return errors.Join(err, a.print(map[string]any{"granted": given, "dry_run": dryRun}, func(w io.Writer) {
 		for _, host := range given {
-			fmt.Fprintf(w, "granted %s\n", host)
+			fmt.Fprintf(w, "%s %s\n", word(dryRun, "granted"), host)
 		}
 		if len(given) == 0 {
 			fmt.Fprintln(w, "allowed already")
 		}
 	}))
+}
+
+// wouldGrant says which hosts a grant would open.
+func wouldGrant(grants provision.Grants, plan provision.Plan, hosts []string) ([]string, error) {
+	plan, err := grants.Plan(plan)
+	if err != nil {
+		return nil, err
+	}
+	_, fresh, err := plan.Grant(hosts)
+	would := []string{}
+	for _, r := range fresh {
+		would = append(would, r.Resource)
+	}
+	return would, err
 }
 
 // listGrants shows what could be granted, from what the engine refused so far, and what is.
@@ -293,15 +324,9 @@ func (a *app) listGrants(ctx context.Context, engine *sbx.Client, plan provision
 	if err != nil {
 		return err
 	}
-	seen, err := engine.PolicyLog(ctx, plan.Agent.Name, 0)
+	blocked, err := blockedNow(ctx, engine, plan)
 	if err != nil {
 		return err
-	}
-	var blocked []events.Blocked
-	for _, e := range seen.Blocked {
-		if n := e.Count - plan.Probed(pair.RoleAgent, e.Host); e.Sandbox == plan.Agent.Name && n > 0 {
-			blocked = append(blocked, events.Blocked{Role: string(pair.RoleAgent), Host: e.Host, Reason: e.Reason, Count: n})
-		}
 	}
 	with, err := grants.Plan(plan)
 	if err != nil {
@@ -323,25 +348,59 @@ func (a *app) listGrants(ctx context.Context, engine *sbx.Client, plan provision
 	})
 }
 
-func newRevokeCmd(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use: "revoke RUN [HOST...]", Short: "Close hosts again that were granted (without a name: all of them)", Args: usage(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error { return runRevoke(cmd.Context(), a, args[0], args[1:]) },
+// blockedNow asks the engine what a pair in place was refused so far, beside what the proof itself asked for.
+func blockedNow(ctx context.Context, engine *sbx.Client, plan provision.Plan) ([]events.Blocked, error) {
+	seen, err := engine.PolicyLog(ctx, "", 0)
+	if err != nil {
+		return nil, err
 	}
+	var blocked []events.Blocked
+	for _, e := range seen.Blocked {
+		run, role, ours := pair.ParseName(e.Sandbox)
+		if n := e.Count - plan.Probed(role, e.Host); ours && run == plan.Run && n > 0 {
+			blocked = append(blocked, events.Blocked{Role: string(role), Host: e.Host, Reason: e.Reason, Count: n})
+		}
+	}
+	return blocked, nil
 }
 
-func runRevoke(ctx context.Context, a *app, run string, hosts []string) error {
+// word is a verb for what was done, or for what would be.
+func word(dryRun bool, done string) string {
+	if dryRun {
+		return "would be " + done
+	}
+	return done
+}
+
+func newRevokeCmd(a *app) *cobra.Command {
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use: "revoke RUN [HOST...]", Short: "Close hosts again that were granted (without a name: all of them)", Args: usage(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runRevoke(cmd.Context(), a, args[0], args[1:], dryRun)
+		},
+	}
+	dryRunFlag(cmd, &dryRun)
+	return cmd
+}
+
+func runRevoke(ctx context.Context, a *app, run string, hosts []string, dryRun bool) error {
 	engine, plan, grants, err := a.inPlace(run)
 	if err != nil {
 		return err
 	}
-	taken, err := grants.Take(ctx, engine, plan, hosts)
+	var taken []string
+	if dryRun {
+		taken, err = grants.Named(hosts)
+	} else {
+		taken, err = grants.Take(ctx, engine, plan, hosts)
+	}
 	if err != nil && len(taken) == 0 {
 		return err
 	}
-	return errors.Join(err, a.print(map[string]any{"revoked": taken}, func(w io.Writer) {
+	return errors.Join(err, a.print(map[string]any{"revoked": taken, "dry_run": dryRun}, func(w io.Writer) {
 		for _, host := range taken {
-			fmt.Fprintf(w, "revoked %s\n", host)
+			fmt.Fprintf(w, "%s %s\n", word(dryRun, "revoked"), host)
 		}
 		if len(taken) == 0 {
 			fmt.Fprintln(w, "nothing was granted")
