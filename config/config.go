@@ -39,6 +39,7 @@ type Config struct {
 	Limits   Limits   `yaml:"limits" json:"limits"`
 	Gateway  Gateway  `yaml:"gateway" json:"gateway"`
 	Pool     Pool     `yaml:"pool" json:"pool"`
+	Setup    Setup    `yaml:"setup" json:"setup"`
 	Prices   string   `yaml:"prices" json:"prices"` // file with a table of prices, in place of the built-in one
 	Local    Local    `yaml:"local" json:"local"`
 }
@@ -170,6 +171,8 @@ type Limits struct {
 	Tokens    int      `yaml:"tokens" json:"tokens"`       // in and out, in all sessions of a run
 	Cost      float64  `yaml:"cost" json:"cost"`           // US dollars, in all sessions of a run
 	Call      Duration `yaml:"call" json:"call"`           // one call of the engine's command, but not of a command in a sandbox; 0 leaves it to the verb (75 s to 15 min)
+	MemoryMiB int      `yaml:"memoryMiB" json:"memoryMiB"` // that the pairs of this host may have together; 0 is four fifths of the host's
+	Queue     Duration `yaml:"queue" json:"queue"`         // how long a run waits for memory that other pairs have
 	Records   Duration `yaml:"records" json:"records"`     // how long prune leaves the record of a run that is over; 0 is for ever
 }
 
@@ -183,6 +186,25 @@ type Gateway struct {
 	Batch       string   `yaml:"batch" json:"batch"`             // name under which several runs have a cap together
 	BatchTokens int      `yaml:"batchTokens" json:"batchTokens"` // in and out, of all runs of the batch; 0 is no cap
 	BatchCost   float64  `yaml:"batchCost" json:"batchCost"`     // US dollars, of all runs of the batch; 0 is no cap
+}
+
+// Setup is what is done in each sandbox once its pair is proven, before any work.
+type Setup struct {
+	Agent  RoleSetup `yaml:"agent" json:"agent"`
+	GitHub RoleSetup `yaml:"github" json:"github"`
+}
+
+// RoleSetup is the setup of one sandbox.
+type RoleSetup struct {
+	Toolchains []string    `yaml:"toolchains" json:"toolchains,omitempty"` // host folders whose programs (in bin, if there is one) are callable by name; the agent sandbox mounts them read-only, the other gets a copy
+	Files      []SetupFile `yaml:"files" json:"files,omitempty"`           // copied in: a list of {from, to}, both absolute; one that holds a credential is refused
+	Commands   []string    `yaml:"commands" json:"commands,omitempty"`     // shell commands, run in order as the sandbox's user; one that fails ends the run
+}
+
+// SetupFile is a file or folder of the host and where it goes.
+type SetupFile struct {
+	From string `yaml:"from" json:"from"`
+	To   string `yaml:"to" json:"to"`
 }
 
 // Pool is about pairs that are booted ahead of time, without a credential, for runs to claim.
@@ -231,7 +253,7 @@ func Default() Config {
 		Limits: Limits{
 			Run: Duration(time.Hour), Plan: Duration(10 * time.Minute), Execute: Duration(30 * time.Minute), Review: Duration(10 * time.Minute),
 			Idle: Duration(10 * time.Minute), Verify: Duration(10 * time.Minute), Release: Duration(2 * time.Minute), Revisions: 2,
-			Records: Duration(30 * 24 * time.Hour),
+			Records: Duration(30 * 24 * time.Hour), Queue: Duration(time.Hour),
 		},
 		Pool: Pool{MaxAge: Duration(4 * time.Hour)},
 	}
@@ -330,6 +352,18 @@ func (c Config) Validate() error {
 	}
 	if c.Sandbox.CPUs < 0 || c.Sandbox.MemoryMiB < 0 {
 		bad("sandbox", "sizes cannot be negative")
+	}
+	for role, setup := range map[string]RoleSetup{"setup.agent": c.Setup.Agent, "setup.github": c.Setup.GitHub} {
+		for _, dir := range setup.Toolchains {
+			if !filepath.IsAbs(dir) {
+				bad(role+".toolchains", "%q is not an absolute path", dir)
+			}
+		}
+		for _, f := range setup.Files {
+			if !filepath.IsAbs(f.From) || !strings.HasPrefix(f.To, "/") {
+				bad(role+".files", "%q to %q: both must be absolute", f.From, f.To)
+			}
+		}
 	}
 	if c.Pool.Size < 0 || c.Pool.Size > maxPool {
 		bad("pool.size", "%d is not between 0 and %d", c.Pool.Size, maxPool)

@@ -17,6 +17,13 @@ func (r *run) prove(ctx context.Context) (string, error) {
 	if err == nil && !r.upOnly && r.deliverable() && r.finishes == "" {
 		err = r.checkBase(ctx)
 	}
+	if err == nil && r.plan.HasSetup() {
+		report, setupErr := provision.SetUp(ctx, r.engine, r.plan)
+		for _, call := range report.Calls {
+			r.log.Emit(call)
+		}
+		err = setupErr
+	}
 	return fmt.Sprintf("%d answers as expected", len(proof.Probes)), err
 }
 

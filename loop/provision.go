@@ -76,12 +76,24 @@ func (r *run) acquire(ctx context.Context) error {
 	lease := pair.Lease{
 		Run: r.id, Created: r.started.UTC(), Owner: pair.Self(), Engine: r.engineRef, Repository: r.repo, Host: r.req.Config.GitHub.Host,
 	}
+	lease.MemoryMiB = provision.PairMemoryMiB(r.engineRef, r.req.Config.Sandbox.MemoryMiB)
 	claimed, err := r.claim(ctx, lease)
 	if err != nil || claimed {
 		return err
 	}
-	r.pair, err = pair.Acquire(r.engine.Unverified(), r.req.Store, lease)
-	return err
+	cfg := r.req.Config
+	admission := pair.Admission{Need: lease.MemoryMiB, Budget: cfg.Limits.MemoryMiB, Wait: time.Duration(cfg.Limits.Queue), Waiting: func(q pair.Queue) {
+		if r.req.Sink != nil { // the run has no record yet
+			r.req.Sink(events.Noted{Text: "waiting for memory: " + q.String()})
+		}
+	}}
+	if admission.Budget == 0 {
+		admission.Budget = pair.HostMemoryMiB() * 4 / 5
+	}
+	return r.req.Store.Admit(ctx, admission, func() (err error) {
+		r.pair, err = pair.Acquire(r.engine.Unverified(), r.req.Store, lease)
+		return err
+	})
 }
 
 func (r *run) claim(ctx context.Context, lease pair.Lease) (bool, error) {

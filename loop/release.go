@@ -54,7 +54,10 @@ func (r *run) tampered() {
 }
 
 // keep reports whether the pair stays: asked for, or the point of it all. A pair that was never proven does not.
-func (r *run) keep(err error) bool { return r.proven && (r.req.Keep || r.upOnly && err == nil) }
+func (r *run) keep(err error) bool {
+	failed := err != nil && !errors.Is(err, context.Canceled)
+	return r.proven && (r.req.Keep || r.req.KeepFailed && failed || r.upOnly && err == nil)
+}
 
 func (r *run) release(ctx context.Context) error {
 	r.log.Emit(events.PhaseStarted{Phase: events.PhaseRelease})

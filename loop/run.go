@@ -49,6 +49,8 @@ type Request struct {
 	// Proxy is how this host reaches a model's provider, if the gateway is used. Nil is directly.
 	Proxy func(*http.Request) (*url.URL, error)
 	Keep  bool // leave the pair in place at the end
+	// KeepFailed leaves the pair in place if the run failed, for a look at it; not if it was cancelled.
+	KeepFailed bool
 	// Issue is the number of the issue whose text is the task, in place of Task; 0 for none.
 	Issue int
 	// Staged does everything but write to GitHub, and shows what would be written.

@@ -63,6 +63,8 @@ type Lease struct {
 	// Outcome is the run's own word for how it ended; empty while it runs.
 	Outcome string `json:"outcome,omitempty"`
 
+	// MemoryMiB is what the pair may take of the host's memory, for the admission of others.
+	MemoryMiB int `json:"memory_mib,omitempty"`
 	// Dir is where processes start that somebody runs in the agent sandbox, if that is not its first mount.
 	Dir string `json:"dir,omitempty"`
 	// Pool is set for a pair that was booted ahead of time, until a run claims it.

@@ -20,6 +20,10 @@ func (in Input) WithConfig(c config.Config, version sbx.Version) Input {
 	for _, m := range c.Agent.Mounts {
 		in.Mounts = append(in.Mounts, sbx.Workspace{Path: m.Path, ReadOnly: m.ReadOnly})
 	}
+	in.Setup = c.Setup
+	for _, dir := range c.Setup.Agent.Toolchains {
+		in.Mounts = append(in.Mounts, sbx.Workspace{Path: dir, ReadOnly: true})
+	}
 	if version.Has(sbx.FeatureMountless) {
 		in.Empty = ""
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/policy"
 	"github.com/sbxpair/sbxpair/sbx"
@@ -103,6 +104,8 @@ type Spec struct {
 	// KitDenied are hosts that the engine would open by itself, denied from the sandbox's first moment on.
 	KitDenied []string `json:"kit_denied,omitempty"`
 	Secret    Binding  `json:"secret"`
+	// Setup is what [SetUp] does in the sandbox.
+	Setup config.RoleSetup `json:"setup,omitzero"`
 }
 
 // Plan is the complete description of a pair. Equal inputs give equal plans.
@@ -154,6 +157,7 @@ type Input struct {
 	MemoryMiB     int
 	Template      string
 	Local         sbx.LocalOptions
+	Setup         config.Setup
 }
 
 // New computes the plan. It has no side effects. The error matches [ErrRefused] if what is asked for would break the
@@ -225,12 +229,12 @@ func New(in Input) (Plan, error) {
 		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Fork: in.Fork, Host: at.Host, Local: in.Local, Only: in.Only,
 		Agent: Spec{
 			Role: pair.RoleAgent, Name: in.Run.Name(pair.RoleAgent),
-			Workspaces: append([]sbx.Workspace{in.Workspace}, in.Mounts...),
-			CPUs:       in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
+			Workspaces: append([]sbx.Workspace{in.Workspace}, in.Mounts...), Setup: in.Setup.Agent,
+			CPUs: in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
 			Allow: agentRules, Deny: agentDeny, KitDenied: agentKit, Secret: agentBinding(in, provider, bound),
 		},
 		GitHub: Spec{
-			Role: pair.RoleGitHub, Name: in.Run.Name(pair.RoleGitHub), Workspaces: none, CPUs: in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
+			Role: pair.RoleGitHub, Name: in.Run.Name(pair.RoleGitHub), Workspaces: none, Setup: in.Setup.GitHub, CPUs: in.CPUs, MemoryMiB: in.MemoryMiB, Template: in.Template,
 			Allow: githubRules, Deny: githubDeny, KitDenied: githubKit,
 			Secret: githubBinding(in, at),
 		},

@@ -15,9 +15,10 @@ import (
 	"github.com/sbxpair/sbxpair/sbx"
 )
 
-// PoolEngine is what the pool needs of an engine's client.
+// PoolEngine is what making and removing pairs needs of an engine's client.
 type PoolEngine interface {
 	Engine
+	SetupEngine
 	pair.Engine
 }
 
@@ -117,6 +118,24 @@ func (p Pool) missing(key string) (int, error) {
 	return max(n, 0), err
 }
 
+// What a sandbox takes of the host's memory where its size is left to the engine: the most that was measured of sbx 0.39,
+// and of sbx-local with an agent at work.
+const (
+	sandboxSbxMiB   = 1700
+	sandboxLocalMiB = 400
+)
+
+// PairMemoryMiB is what a pair of two sandboxes of the given size takes of the host's memory; size 0 is the engine's own.
+func PairMemoryMiB(ref pair.EngineRef, size int) int {
+	switch {
+	case size > 0:
+		return 2 * size
+	case ref.Kind == pair.EngineLocal:
+		return 2 * sandboxLocalMiB
+	}
+	return 2 * sandboxSbxMiB
+}
+
 // fillers is how many pairs are booted at the same time.
 const fillers = 2
 
@@ -134,7 +153,7 @@ func (p Pool) Fill(ctx context.Context) ([]pair.RunID, error) {
 		n, err := p.missing(key)
 		for range n {
 			now := time.Now()
-			l := pair.Lease{Run: pair.NewRunID(now), Created: now.UTC(), Owner: pair.Self(), Engine: p.Ref,
+			l := pair.Lease{Run: pair.NewRunID(now), Created: now.UTC(), Owner: pair.Self(), Engine: p.Ref, MemoryMiB: PairMemoryMiB(p.Ref, p.For.MemoryMiB),
 				Pool: pair.Pool{Key: key, Expires: now.Add(p.MaxAge).UTC()}}
 			one, acquireErr := pair.Acquire(p.Engine, p.Store, l)
 			if acquireErr != nil {

@@ -91,7 +91,7 @@ func exitCode(err error) int {
 	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrTask, loop.ErrNoAgent, loop.ErrNotResumable, pair.ErrOwned, loop.ErrNoPlan, pair.ErrNoLease, sbx.ErrInvalid, doctor.ErrImport,
 		github.ErrBaseMissing, github.ErrEmptyRepository, github.ErrArchived):
 		return exitUsage
-	case is(loop.ErrBudget):
+	case is(loop.ErrBudget, pair.ErrNoRoom):
 		return exitBudget
 	case is(loop.ErrNothing, loop.ErrNoHandover, github.ErrNoChanges):
 		return exitNothing

@@ -23,6 +23,7 @@ type runOptions struct {
 	allow    []string
 	deny     []string
 	keep     bool
+	keepFail bool
 	dirty    bool
 	dryRun   bool
 	issue    int
@@ -61,6 +62,7 @@ func newRunCmd(a *app) *cobra.Command {
 	flags.StringSliceVar(&opts.allow, "allow", nil, "further hosts that the agent may reach")
 	flags.StringSliceVar(&opts.deny, "deny", nil, "hosts that neither sandbox may reach")
 	flags.BoolVar(&opts.dirty, "allow-dirty", false, "go on although the checkout has uncommitted changes, which stay behind")
+	flags.BoolVar(&opts.keepFail, "keep-on-failure", false, "leave the pair in place if the run fails")
 	flags.BoolVar(&opts.keep, "keep", false, "leave the pair in place afterwards (remove it with: sbxpair down)")
 	dryRunFlag(cmd, &opts.dryRun)
 	return cmd
@@ -99,7 +101,7 @@ func runRun(cmd *cobra.Command, a *app, opts runOptions) error {
 	ctx := cmd.Context()
 	progress := &progress{app: a}
 	req := a.request(loaded.Config)
-	req.Task, req.Keep, req.AllowDirty, req.Given, req.Sink = task, opts.keep, opts.dirty, loaded.From("flag"), progress.show
+	req.Task, req.Keep, req.KeepFailed, req.AllowDirty, req.Given, req.Sink = task, opts.keep, opts.keepFail, opts.dirty, loaded.From("flag"), progress.show
 	req.Issue, req.Staged, req.Approve = opts.issue, opts.staged, approve
 	if opts.dryRun {
 		return a.dryRun(ctx, req)
