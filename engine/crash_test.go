@@ -193,6 +193,32 @@ func TestDaemonDiesInCreate(t *testing.T) {
 	}
 }
 
+// A runtime folder that is removed, as at the end of a login session, takes what runs along: the daemon ends, the next
+// command says what is lost, and all is as before.
+func TestRuntimeRemoved(t *testing.T) {
+	e, workspace := newEngine(t)
+	r := create(t, e, "demo", workspace)
+	create(t, e, "other", workspace)
+	h, err := e.DaemonHealth(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(e.State.Runtime); err != nil {
+		t.Fatal(err)
+	}
+	enginetest.Eventually(t, "the daemon stays", func() bool { return syscall.Kill(h.PID, 0) != nil })
+	r, _, lost, err := e.Ensure(t.Context(), "demo")
+	if err != nil || !lost {
+		t.Fatalf("lost %v, %v", lost, err)
+	}
+	if got := sh(t, e, r, "curl -s -m 10 -o /dev/null -w '%{http_code}' http://example.com/"); got != "403" {
+		t.Errorf("way out: %s, want 403", got)
+	}
+	if lost, err := e.Stop(t.Context(), "other"); err != nil || !lost {
+		t.Errorf("stop: lost %v, %v", lost, err)
+	}
+}
+
 // A daemon without descriptors, and one with hundreds of connections that say nothing, serves again when they are gone.
 func TestDaemonExhausted(t *testing.T) {
 	e, workspace := newEngine(t)

@@ -397,6 +397,11 @@ func (d *Daemon) watch(ctx context.Context) {
 			d.endOrphans(ctx, before)
 			before = nil
 		}
+		if !socketThere(d.Engine.State.DaemonSocket()) {
+			d.Engine.logger().Warn("the socket is gone, daemon ends")
+			d.stop()
+			return
+		}
 		if err := errors.Join(d.Engine.Recover(ctx), d.sync(ctx)); err != nil {
 			d.Engine.logger().Warn("could not look at the sandboxes", "err", err)
 			continue

@@ -347,6 +347,13 @@ func (e *Engine) Stop(ctx context.Context, name string) (lost bool, err error) {
 		return false, nil
 	}
 	lost = r.Lost()
+	if r.cut { // if a daemon sees it, then from where we cannot look
+		s, err := e.Session(ctx)
+		if err != nil {
+			return false, err
+		}
+		defer s.Close()
+	}
 	if r.Status == Running && !lost {
 		if err := e.saveDisk(ctx, r); err != nil {
 			return false, err

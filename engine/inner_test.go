@@ -275,9 +275,32 @@ func TestMergeEnv(t *testing.T) {
 	}
 }
 
+// short is a folder with a path short enough for those of sockets.
+func short(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// Where paths are short enough, sockets are in the state folder: a login session's own folder ends with the session.
+func TestStateRuntimeOutlivesLogins(t *testing.T) {
+	dir := short(t)
+	st, err := OpenState(dir, short(t))
+	if err != nil || st.Runtime != filepath.Join(dir, "run") {
+		t.Errorf("%+v, %v; want run in the state folder", st, err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
 // A runtime folder in use is found by a process with another environment; one that is gone is not.
 func TestStateRuntimeInUse(t *testing.T) {
-	dir, session := filepath.Join(t.TempDir(), "state"), t.TempDir()
+	dir, session := filepath.Join(t.TempDir(), strings.Repeat("long", 10)), short(t)
 	first, err := OpenState(dir, session)
 	if err != nil {
 		t.Fatal(err)

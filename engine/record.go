@@ -77,6 +77,8 @@ type Record struct {
 	ProcessStart uint64 `json:"process_start,omitempty"`
 	// Probe marks the sandbox of [Engine.BootTest]: recorded so that a crash leaves nothing, but nobody's.
 	Probe bool `json:"probe,omitempty"`
+
+	cut bool // the runtime folder is gone from under the sandbox, and nobody can reach it any more
 }
 
 // Primary returns the path of the clone or else of the first workspace, or "".
@@ -90,9 +92,10 @@ func (r Record) Primary() string {
 	return r.Workspaces[0].Path
 }
 
-// Lost reports whether the record says running but the sandbox's process is gone: killed, or the machine was rebooted.
+// Lost reports whether the record says running but the sandbox is gone: its process was killed, the machine rebooted, or its
+// runtime folder removed, as the one of a login session is at its end.
 func (r Record) Lost() bool {
-	return r.Status == Running && !sameProcess(r.Process, r.ProcessStart)
+	return r.Status == Running && (r.cut || !sameProcess(r.Process, r.ProcessStart))
 }
 
 func (e *Engine) recordPath(name string) string {
@@ -117,6 +120,9 @@ func (e *Engine) load(name string) (Record, error) {
 	}
 	if r.Version != recordVersion || r.Name != name || !validID(r.ID) {
 		return Record{}, fmt.Errorf("record of %s: not one of this version", name)
+	}
+	if _, err := os.Stat(e.runscRoot(r.ID)); r.Status == Running && errors.Is(err, fs.ErrNotExist) {
+		r.cut = true
 	}
 	if fi, err := os.Stat(e.usedPath(name)); err == nil && fi.ModTime().After(r.LastUsedAt) {
 		r.LastUsedAt = fi.ModTime().UTC()

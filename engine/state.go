@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,13 +22,13 @@ type State struct {
 // maxSocketPath is the longest path a unix socket may have on Linux, without the final zero byte.
 const maxSocketPath = 107
 
-// longestSocket is the longest path below a runtime folder: an id and the proxy's socket.
-const longestSocket = len("/00000000-0000-0000-0000-000000000000/proxy.sock")
+// longestSocket is the longest path below a runtime folder: gVisor's own socket in its folder for a sandbox.
+const longestSocket = len("/00000000-0000-0000-0000-000000000000.runsc/runsc-00000000-0000.sock")
 
 // OpenState makes the folder of the state at dir; the runtime folder comes with the daemon and goes with it. It is one that
-// somebody uses already, or else a folder under userRuntime (XDG_RUNTIME_DIR) if that is ours and short enough, else under
-// /tmp: a job without that variable must find the daemon of a session that has it. An existing folder that belongs to someone
-// else is refused.
+// somebody uses already (a job must find the daemon of a login session, whose environment differs), or else "run" in the
+// state folder, which outlives logins, where a socket's path allows that; else a folder under userRuntime (XDG_RUNTIME_DIR) if
+// that is ours and short enough, else under /tmp. An existing folder that belongs to someone else is refused.
 func OpenState(dir, userRuntime string) (*State, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -44,6 +45,9 @@ func OpenState(dir, userRuntime string) (*State, error) {
 	}
 	if run, err := os.Readlink(runtimeLink(dir)); err == nil && notLink(run) == nil && isOurs(run) {
 		return &State{Dir: dir, Runtime: run}, nil // where those are who run, whatever this process's environment says
+	}
+	if own := filepath.Join(dir, "run"); len(own)+longestSocket <= maxSocketPath && takesSockets(dir) {
+		return &State{Dir: dir, Runtime: own}, nil
 	}
 	sum := sha256.Sum256([]byte(dir))
 	leaf := hex.EncodeToString(sum[:4])
@@ -84,7 +88,20 @@ func (s *State) makeRuntime() error {
 }
 
 // dropRuntime removes the runtime folder if nothing is in it.
-func (s *State) dropRuntime() { os.Remove(s.Runtime) }
+func (s *State) dropRuntime() {
+	if os.Remove(s.Runtime) == nil {
+		os.Remove(runtimeLink(s.Dir))
+	}
+}
+
+// takesSockets reports whether the file system of dir holds sockets; some of those that are shared or encrypted do not.
+func takesSockets(dir string) bool {
+	l, err := net.Listen("unix", filepath.Join(dir, fmt.Sprintf(".probe-%d.sock", os.Getpid())))
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
+}
 
 func isOurs(dir string) bool {
 	fi, err := os.Stat(dir)
