@@ -68,7 +68,8 @@ func setScene(t *testing.T, local bool) *scene {
 			t.Fatal(err)
 		}
 	}
-	config["limits"] = map[string]any{"call": call, "release": "60s", "run": "90s", "execute": "60s", "idle": "60s"}
+	config["phases"] = []string{"execute", "verify"}
+	config["limits"] = map[string]any{"revisions": 0, "call": call, "release": "60s", "run": "90s", "execute": "60s", "idle": "60s"}
 	s.Stage = open(t, stage.Options{Config: config})
 	if !local {
 		s.host(dir)

@@ -274,13 +274,16 @@ func (s *shim) exec(args []string) int {
 // proved answers the questions of the proof as a pair does that is as planned.
 func proved(args []string) int {
 	page := base64.StdEncoding.EncodeToString([]byte("Blocked by network policy: no matching allow rule\n"))
-	for ; len(args) > 1; args = args[2:] {
+	for ; len(args) > 2; args = args[3:] { // name, URL, body
 		status, body := "403", page
-		if strings.Contains(args[0], "accepted") {
+		switch {
+		case strings.Contains(args[0], "accepted"), args[0] == "may push":
 			status, body = "200", ""
+		case strings.HasPrefix(args[0], "may "):
+			status, body = "422", ""
 		}
-		fmt.Printf("%s\t0\t%s\t%s\t\n", args[0], status, body)
+		fmt.Printf("%s\t0\t%s\t%s\t\t\n", args[0], status, body)
 	}
-	fmt.Print("-- ssh\n-- environ\nPATH=/usr/bin\n")
+	fmt.Print("-- ssh\n-- disk\n-- environ\nPATH=/usr/bin\n")
 	return 0
 }
