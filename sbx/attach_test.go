@@ -80,6 +80,13 @@ func TestNoTerminalToOpen(t *testing.T) {
 		attached, err := x.Run(t.Context(), sbx.Cmd{Args: []string{"-c", open}, Terminal: true, Stdin: os.Stdin, Stdout: os.Stdout})
 		ok(t, err)
 		fmt.Println("codes", captured.Code, piped.Code, attached.Code)
+		// One that ignores the interrupt is killed, and we, in the same group, are not.
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err = sbx.Exec{Path: "/bin/sh", Grace: 100 * time.Millisecond}.Run(ctx, sbx.Cmd{
+			Args: []string{"-c", "trap '' INT; exec sleep 60"}, Terminal: true, Stdin: os.Stdin, Stdout: os.Stdout,
+		})
+		fmt.Println("deadline", errors.Is(err, context.DeadlineExceeded))
 		return
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNoTerminalToOpen$", "-test.v")
@@ -95,7 +102,7 @@ func TestNoTerminalToOpen(t *testing.T) {
 			break
 		}
 	}
-	if err := cmd.Wait(); err != nil || !strings.Contains(seen.String(), "codes 4 4 3") {
+	if err := cmd.Wait(); err != nil || !strings.Contains(seen.String(), "codes 4 4 3") || !strings.Contains(seen.String(), "deadline true") {
 		t.Errorf("%v\n%s", err, seen.String())
 	}
 }

@@ -3,15 +3,15 @@
 //
 // # Making a client
 //
-// [Locate] finds an engine that is ready and says why; [New] takes a path. A [Client] is safe for concurrent use. It asks
-// for the engine's version when a method depends on it, and keeps the answer. Versions 0.35 to 0.47 are supported; a newer
-// one is driven like the newest known, with one warning. What the installed version cannot do is an [*UnsupportedError]
-// before anything runs.
+// [Locate] finds an engine that is ready and says why; [New] takes a path. A [Client] is safe for concurrent use. Before
+// its first verb it asks for the engine's version, and keeps the answer: another tool of that name is an error that matches
+// [ErrForeignTool]. Versions 0.35 to 0.47 are supported; a newer one is driven like the newest known, with one warning. What
+// the installed version cannot do is an [*UnsupportedError] before anything runs.
 //
 // # A call
 //
-// Each method starts the engine's command, without a terminal, with standard input closed unless the method has something
-// to send, in a process group of its own, in an environment cut down by [Environ]. Each has a deadline ([Timeouts]), and
+// Each method starts the engine's command, without a terminal that it could open, with standard input closed unless the method
+// has something to send, in a process group of its own, in an environment cut down by [Environ]. Each has a deadline ([Timeouts]), and
 // ends soon after ctx does: interrupt, then after a grace time ([WithGrace]) kill. Output is bounded, its end kept. A
 // question of the engine is never answered; it is recognised and becomes a [*PromptError] that names the command to run by
 // hand.
@@ -48,7 +48,7 @@
 //
 // An error matches one of the Err values of this package with errors.Is where its cause is known. A failed call is an
 // [*ExitError] that keeps the end of what the engine said, with credentials masked; a text that is unknown, translated or
-// empty has no kind and is shown as it is. [Hint] gives the command that helps.
+// empty has no kind and is shown as it is. Output that cannot be read is a [*MalformedError] that shows its start. [Hint] gives the command that helps.
 //
 // # Credentials
 //

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/sbxpair/sbxpair/sbx"
@@ -149,6 +150,14 @@ func TestExecRunner(t *testing.T) {
 		ok(t, err)
 		if res.Code != 3 {
 			t.Errorf("%+v", res)
+		}
+	})
+	t.Run("input that breaks off", func(t *testing.T) { // half of it must not pass for all
+		c := script(`cat`)
+		c.Stdin = io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrNoProgress))
+		res, err := shell(0).Run(t.Context(), c)
+		if !errors.Is(err, io.ErrNoProgress) || string(res.Stdout) != "half" {
+			t.Errorf("%q, error %v", res.Stdout, err)
 		}
 	})
 	t.Run("input that never ends", func(t *testing.T) {
