@@ -106,8 +106,12 @@ func fuzzParser(f *testing.F, names ...string) {
 }
 
 func FuzzParseSandboxes(f *testing.F) { fuzzParser(f, "sandboxes") }
-func FuzzParseRules(f *testing.F)     { fuzzParser(f, "rules", "rule") }
 func FuzzParseSecrets(f *testing.F)   { fuzzParser(f, "secrets") }
+
+func FuzzParseRules(f *testing.F) {
+	f.Add([]byte("NAME                  TYPE      ORIGIN   DECISION   STATUS   RESOURCES\nai \x81-services here   network   local    allow\n"))
+	fuzzParser(f, "rules", "rule")
+}
 
 func FuzzParseVersion(f *testing.F) {
 	f.Add([]byte("sbx version: dev"))

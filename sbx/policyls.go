@@ -170,8 +170,8 @@ func textRule(row tableRow) (Rule, error) {
 		Inactive: row.text("status") != "" && !strings.EqualFold(row.text("status"), "active"),
 		Methods:  row.list("method"),
 	}
-	if rule.ID == "" {
-		rule.ID = strings.TrimPrefix(rule.Name, "local:")
+	if id := strings.TrimPrefix(rule.Name, "local:"); rule.ID == "" && isWord(id) { // below 0.35 the name was the id
+		rule.ID = id
 	}
 	if path := row.text("path"); path != "" {
 		for _, host := range rule.Resources {

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"reflect"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -235,6 +234,9 @@ func (p *process) wait(ctx context.Context, start time.Time) (ended *error, inte
 		ended = p.end(exited)
 	}
 	p.took = time.Since(start)
+	for _, s := range streams {
+		s.exitWait, s.exitRead = s.used()
+	}
 	// What is left of the output is passed on for as long as it takes, but not past ctx.
 	over, release := p.over(ctx, interrupted)
 	defer release()
@@ -289,21 +291,47 @@ type stream struct {
 	capture *capture
 	relay   *relay        // nil: nobody wants it while it comes
 	done    chan struct{} // closed when nothing more is read
-	waiting atomic.Int64  // since when a read waits, in nanoseconds after begun; 0 while none does
-	read    atomic.Int64  // bytes read
-	begun   time.Time
+
+	exitWait time.Duration // what used said when the command had exited
+	exitRead int64
+
+	mu    sync.Mutex
+	waits time.Duration // time spent in reads that are over
+	since time.Time     // start of the read under way, if any
+	read  int64         // bytes
+}
+
+// used gives how long reads have waited in all, and how many bytes came.
+func (s *stream) used() (waited time.Duration, read int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waited = s.waits
+	if !s.since.IsZero() {
+		waited += time.Since(s.since)
+	}
+	return waited, s.read
+}
+
+// next reads once.
+func (s *stream) next(buf []byte) (int, error) {
+	s.mu.Lock()
+	s.since = time.Now()
+	s.mu.Unlock()
+	n, err := s.r.Read(buf)
+	s.mu.Lock()
+	s.waits += time.Since(s.since)
+	s.since = time.Time{}
+	s.read += int64(n)
+	s.mu.Unlock()
+	return n, err
 }
 
 func (s *stream) start() {
-	s.begun = time.Now()
 	go func() {
 		defer close(s.done)
 		buf := make([]byte, 32<<10)
 		for {
-			s.waiting.Store(int64(time.Since(s.begun)) + 1)
-			n, err := s.r.Read(buf)
-			s.waiting.Store(0)
-			s.read.Add(int64(n))
+			n, err := s.next(buf)
 			if n > 0 {
 				if _, failed := s.w.Write(buf[:n]); failed != nil {
 					break // the relay keeps the error; the command finds its output closed
@@ -327,11 +355,10 @@ func (s *stream) start() {
 // maxPipe is the most that a pipe holds (Linux, without privilege): a command that has exited left at most so much in it.
 const maxPipe = 1 << 20
 
-// drain waits, after the command has exited, until its output is read. It gives up on output that others hold open: if
-// none came for grace, or more came than the command can have left, for longer than grace. Time in which the caller takes
-// what came does not count. held reports that it gave up.
+// drain waits, after the command has exited, until its output is read. It gives up on output that others hold open: when
+// reads have waited for grace since the exit, in all, or after grace if more came than the command can have left. Time in
+// which the caller takes what came does not count. held reports that it gave up.
 func (s *stream) drain(grace time.Duration, over <-chan struct{}) (held bool) {
-	exit, before := time.Now(), s.read.Load()
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	for {
@@ -347,16 +374,14 @@ func (s *stream) drain(grace time.Duration, over <-chan struct{}) (held bool) {
 			return held
 		case <-timer.C:
 		}
-		idle := time.Duration(0)
-		if since := s.waiting.Load(); since != 0 {
-			idle = min(time.Since(s.begun)-time.Duration(since), time.Since(exit))
-		}
-		if idle >= grace || s.read.Load()-before > maxPipe {
+		waited, read := s.used()
+		waited -= s.exitWait
+		if waited >= grace || read-s.exitRead > maxPipe {
 			held = true
 			_ = s.r.Close()
 			continue // what was read is passed on
 		}
-		timer.Reset(grace - idle)
+		timer.Reset(grace - waited)
 	}
 }
 

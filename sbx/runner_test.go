@@ -307,18 +307,27 @@ func TestBlockedCaller(t *testing.T) {
 	})
 }
 
-// TestLeftBehind: a process that the command left behind holds the output open and never stops writing.
+// TestLeftBehind: a process that the command left behind holds the output open and never stops writing, much or little.
 func TestLeftBehind(t *testing.T) {
-	within(t, 30*time.Second, func() {
-		res, err := shell(100*time.Millisecond).Run(t.Context(), script(`yes & echo $! >&2`))
-		for _, pid := range pids(t, res.Stderr) {
-			waitGone(t, pid) // of its closed output
-		}
-		ok(t, err)
-		if !res.Held || res.Code != 0 {
-			t.Errorf("held %v, code %d", res.Held, res.Code)
-		}
-	})
+	for name, text := range map[string]string{
+		"much":          `yes & echo $! >&2`,
+		"little":        `while :; do echo x; sleep 0.03; done & echo $! >&2`,
+		"little, twice": `while :; do echo x; echo x >&2; sleep 0.03; done 3>&- & echo $! >&2`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			within(t, 30*time.Second, func() {
+				res, err := shell(100*time.Millisecond).Run(t.Context(), script(text))
+				ok(t, err)
+				if !res.Held || res.Code != 0 {
+					t.Errorf("held %v, code %d", res.Held, res.Code)
+				}
+				pid, _, _ := strings.Cut(strings.TrimPrefix(string(res.Stderr), "x\n"), "\n")
+				for _, pid := range pids(t, []byte(pid)) {
+					waitGone(t, pid) // of its closed output
+				}
+			})
+		})
+	}
 }
 
 type failingWriter struct{}

@@ -133,7 +133,7 @@ func checkRule(r *Rule) error {
 	switch {
 	case strings.HasPrefix(r.Name, "-") || strings.HasPrefix(r.Policy, "-"):
 		return notRead("rule named", r.Name+r.Policy)
-	case !isWordOrNone(r.ID) && r.ID != strings.TrimPrefix(r.Name, "local:"): // some layouts have a name only
+	case !isWordOrNone(r.ID):
 		return notRead("rule with id", r.ID)
 	case !isWord(r.ResourceType):
 		return notRead("rule of type", r.ResourceType)
