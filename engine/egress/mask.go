@@ -107,13 +107,20 @@ func (m *maskedBody) fill(size int) {
 
 // beginning returns the length of the longest end of the piece that a needle begins with.
 func (m *maskedBody) beginning() int {
-	for n := min(m.longest-1, len(m.in)); n > 0; n-- {
-		tail := m.in[len(m.in)-n:]
-		for _, needle := range m.needles {
-			if len(needle) > n && bytes.HasPrefix(needle, tail) {
-				return n
+	longest := 0
+	for _, needle := range m.needles {
+		tail := m.in[len(m.in)-min(len(needle)-1, len(m.in)):]
+		for len(tail) > longest {
+			if bytes.HasPrefix(needle, tail) {
+				longest = len(tail)
+				break
 			}
+			next := bytes.IndexByte(tail[1:], needle[0])
+			if next < 0 {
+				break
+			}
+			tail = tail[1+next:]
 		}
 	}
-	return 0
+	return longest
 }
