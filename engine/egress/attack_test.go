@@ -620,3 +620,83 @@ func TestDescriptorsRunOut(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A range that is denied ends what is open to an address in it, and a connection that is kept for later is of no use any
+// more, whatever name led there.
+func TestDeniedRangeActsAtOnce(t *testing.T) {
+	own := ownAddress(t)
+	w := newWorld(t, policy.DenyAll)
+	server := http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		io.WriteString(rw, "hello")
+		rw.(http.Flusher).Flush()
+		if req.URL.Path == "/stay" {
+			<-req.Context().Done()
+		}
+	})
+	l, err := net.Listen("tcp", net.JoinHostPort(own.String(), "0"))
+	if err != nil {
+		t.Skipf("cannot listen on an address of this machine: %v", err)
+	}
+	srv := w.tlsServer(server, "unused.test")
+	front := &http.Server{Handler: server, TLSConfig: srv.TLS, ErrorLog: srv.Config.ErrorLog}
+	go front.ServeTLS(l, "", "")
+	t.Cleanup(func() { front.Close() })
+	port := l.Addr().(*net.TCPAddr).Port
+	w.names.table["bound.test"], w.names.table["tunnel.test"] = []netip.Addr{own}, []netip.Addr{own}
+	for _, r := range []string{"bound.test", "tunnel.test", netip.PrefixFrom(own, own.BitLen()).String()} {
+		w.rule(policy.Allow, r)
+	}
+	w.custom("KEY", "sbx-cs-AAAAAAAAAAAAAAAA", "a_value_0123456789", "bound.test")
+	w.serve()
+	through, straight := w.client2(), w.clientTrusting(w.config.Roots)
+	ask := func(c *http.Client, host, path string) (*http.Response, error) {
+		return c.Get(fmt.Sprintf("https://%s:%d%s", host, port, path))
+	}
+	var open []*http.Response
+	for c, host := range map[*http.Client]string{through: "bound.test", straight: "tunnel.test"} {
+		resp, err := ask(c, host, "/stay")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		open = append(open, resp)
+	}
+	w.rule(policy.Deny, netip.PrefixFrom(own, own.BitLen()-1).Masked().String())
+	resp, err := ask(through, "bound.test", "/again") // at once: over the connection that the stream above keeps busy
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if resp.StatusCode != 403 || !strings.Contains(string(body), "Denied by") {
+		t.Errorf("%d %q", resp.StatusCode, body)
+	}
+	for _, resp := range open {
+		ended := make(chan error, 1)
+		go func() { _, err := io.ReadAll(resp.Body); ended <- err }()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("looks whole")
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("still open")
+		}
+	}
+}
+
+// ownAddress is one of this machine's that is not loopback; what is sent there does not leave it.
+func ownAddress(t *testing.T) netip.Addr {
+	t.Helper()
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range list {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLoopback() && !p.Addr().IsLinkLocalUnicast() && p.Addr().Is4() {
+			return p.Addr()
+		}
+	}
+	t.Skip("this machine has no address but loopback")
+	panic("unreachable")
+}

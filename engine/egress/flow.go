@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"github.com/sbxpair/sbxpair/engine/vault"
@@ -14,7 +15,7 @@ const watchEvery = 500 * time.Millisecond
 // A flow is something open that was allowed when it began: a tunnel, or a request whose answer is on its way.
 type flow struct {
 	target target
-	asked  policy.Request
+	asked  policy.Request // with the address, once there is a connection; under the session's lock
 	tunnel bool
 	end    func()
 }
@@ -29,6 +30,20 @@ func (s *session) begin(f *flow) func() {
 		defer s.mu.Unlock()
 		delete(s.flows, f)
 	}
+}
+
+// reached notes the address at the other end of a flow's connection and decides on it under the rules of now. What stays on
+// this machine, and what goes by an upstream proxy, has none that counts.
+func (s *session) reached(f *flow, c net.Conn) policy.Decision {
+	tcp, ok := c.RemoteAddr().(*net.TCPAddr)
+	if up, err := s.upstreamOf(f.target, true); !ok || s.staysHere(f.target) || err != nil || up != nil {
+		return policy.Decision{Allowed: true}
+	}
+	s.mu.Lock()
+	f.asked.Addr = tcp.AddrPort().Addr().WithZone("").Unmap()
+	asked := f.asked
+	s.mu.Unlock()
+	return s.decide(asked)
 }
 
 // watchRules ends the flows that the rules of now would not let begin, and the tunnels to hosts that a credential has
@@ -58,7 +73,10 @@ func (s *session) watchRules(ctx context.Context) {
 			continue
 		}
 		for _, f := range s.openFlows() {
-			d := set.Decide(f.asked)
+			s.mu.Lock()
+			asked := f.asked
+			s.mu.Unlock()
+			d := set.Decide(asked)
 			if !d.Allowed || f.tunnel && (d.Inspect || covered(bound, f.target)) {
 				d.Reason = "Open connection ended: " + d.Reason
 				if d.Allowed {

@@ -28,7 +28,8 @@ func (cl *client) forward(ctx context.Context, req *http.Request, t target, secu
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer cl.begin(&flow{t, x.asked, false, cancel})()
+	f := &flow{t, x.asked, false, cancel}
+	defer cl.begin(f)()
 	watch := newWatcher(cl.c, cl.br, cancel)
 	defer watch.stop()
 	body := &requestBody{client: cl, body: x.out.Body, expect: x.expect, left: x.out.ContentLength, ended: watch.start}
@@ -40,9 +41,9 @@ func (cl *client) forward(ctx context.Context, req *http.Request, t target, secu
 	} else {
 		x.out.Body = body
 	}
-	resp, stop := cl.send(ctx, x)
+	resp, stop := cl.send(ctx, x, f)
 	if stop != nil {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && stop.status != http.StatusForbidden {
 			return false // the client is gone, or we are stopping
 		}
 		return cl.answerUnread(body, watch, req, stop.status, stop.text)
@@ -134,9 +135,10 @@ func (s *session) prepare(ctx context.Context, req *http.Request, t target, secu
 	return x, nil
 }
 
-// send carries a request to its target and returns the answer, with what was put in masked. The decision is written down
-// when a connection is there and before a byte has gone out on it: at that point the addresses have been decided on too.
-func (s *session) send(ctx context.Context, x *exchange) (*http.Response, *stop) {
+// send carries a request, whose flow is f, to its target and returns the answer, with what was put in masked. The decision is
+// written down when a connection is there and before a byte has gone out on it. The address is decided on once more then:
+// the connection may be one that was made under other rules.
+func (s *session) send(ctx context.Context, x *exchange, f *flow) (*http.Response, *stop) {
 	once := sync.Once{}
 	note := func(e rules.Entry) {
 		once.Do(func() {
@@ -146,12 +148,26 @@ func (s *session) send(ctx context.Context, x *exchange) (*http.Response, *stop)
 	}
 	trip, err := s.transport(ctx, x)
 	var resp *http.Response
+	var refused *deniedError
 	if err == nil {
 		trace := ctx
 		if _, byProxy := trip.(upstreamTrip); !byProxy { // whose connection is not one to the target
-			trace = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { note(entryOf(x.verdict)) }})
+			trace = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+				if d := s.reached(f, got.Conn); !d.Allowed {
+					refused = &deniedError{d}
+					f.end()
+					return
+				}
+				note(entryOf(x.verdict))
+			}})
 		}
 		resp, err = trip.RoundTrip(x.out.WithContext(trace))
+	}
+	if refused != nil {
+		if err == nil {
+			resp.Body.Close()
+		}
+		err = refused
 	}
 	if err != nil {
 		if denied, ok := errors.AsType[*deniedError](err); ok {

@@ -77,8 +77,9 @@ func (cl *client) stream(rw http.ResponseWriter, req *http.Request) {
 	}
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
-	defer cl.begin(&flow{t, x.asked, false, cancel})()
-	resp, stop := cl.send(ctx, x)
+	f := &flow{t, x.asked, false, cancel}
+	defer cl.begin(f)()
+	resp, stop := cl.send(ctx, x, f)
 	if stop != nil {
 		page(stop.status, stop.text)
 		return
