@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 )
@@ -21,7 +22,10 @@ const proxyAddr = "127.0.0.1:3128"
 func unreached(ctx context.Context, network, addr string) (string, error) {
 	d := net.Dialer{Timeout: 5 * time.Second}
 	c, err := d.DialContext(ctx, network, addr)
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return "", fmt.Errorf("not refused, only unanswered: %w", err) // something left, if only a packet
+	case err != nil:
 		return err.Error(), nil
 	}
 	defer c.Close()

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -94,7 +96,7 @@ func grouped(group string, list []attempt) []attempt {
 	return list
 }
 
-// datagram sends one and wants it refused, or nothing to come of it.
+// datagram sends one and wants it refused, not just unanswered.
 func datagram(ctx context.Context, addr string) (string, error) {
 	d := net.Dialer{Timeout: 2 * time.Second}
 	c, err := d.DialContext(ctx, "udp", addr)
@@ -106,10 +108,10 @@ func datagram(ctx context.Context, addr string) (string, error) {
 		return err.Error(), nil
 	}
 	c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
-	if _, err := c.Read(make([]byte, 512)); err != nil {
+	if _, err := c.Read(make([]byte, 512)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err.Error(), nil
 	}
-	return "", fmt.Errorf("an answer came from %s", addr)
+	return "", fmt.Errorf("it was sent to %s", addr)
 }
 
 const denied = "No matching allow rule"

@@ -217,7 +217,7 @@ func (cl *client) tunnel(ctx context.Context, t target, d policy.Decision) {
 	stop := context.AfterFunc(ctx, func() { up.Close() })
 	defer stop()
 	f := &flow{t, policy.Request{Host: t.rule, Port: t.port}, true, func() { up.Close(); cl.c.Close() }}
-	cl.reached(f, up) // it passed a moment ago; from now on it is looked at when rules change
+	cl.reached(f, up)
 	defer cl.begin(f)()
 	cl.c.SetWriteDeadline(time.Now().Add(headTimeout))
 	if _, err := io.WriteString(cl.c, established); err != nil {

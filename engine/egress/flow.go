@@ -32,18 +32,16 @@ func (s *session) begin(f *flow) func() {
 	}
 }
 
-// reached notes the address at the other end of a flow's connection and decides on it under the rules of now. What stays on
-// this machine, and what goes by an upstream proxy, has none that counts.
-func (s *session) reached(f *flow, c net.Conn) policy.Decision {
+// reached notes the address at the other end of a flow's connection, so that a rule about it that comes later ends the
+// flow. What stays on this machine, and what goes by an upstream proxy, has none that counts.
+func (s *session) reached(f *flow, c net.Conn) {
 	tcp, ok := c.RemoteAddr().(*net.TCPAddr)
 	if up, err := s.upstreamOf(f.target, true); !ok || s.staysHere(f.target) || err != nil || up != nil {
-		return policy.Decision{Allowed: true}
+		return
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	f.asked.Addr = tcp.AddrPort().Addr().WithZone("").Unmap()
-	asked := f.asked
-	s.mu.Unlock()
-	return s.decide(asked)
 }
 
 // watchRules ends the flows that the rules of now would not let begin, and the tunnels to hosts that a credential has

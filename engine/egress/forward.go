@@ -43,7 +43,7 @@ func (cl *client) forward(ctx context.Context, req *http.Request, t target, secu
 	}
 	resp, stop := cl.send(ctx, x, f)
 	if stop != nil {
-		if ctx.Err() != nil && stop.status != http.StatusForbidden {
+		if ctx.Err() != nil {
 			return false // the client is gone, or we are stopping
 		}
 		return cl.answerUnread(body, watch, req, stop.status, stop.text)
@@ -136,8 +136,8 @@ func (s *session) prepare(ctx context.Context, req *http.Request, t target, secu
 }
 
 // send carries a request, whose flow is f, to its target and returns the answer, with what was put in masked. The decision is
-// written down when a connection is there and before a byte has gone out on it. The address is decided on once more then:
-// the connection may be one that was made under other rules.
+// written down when a connection is there and before a byte has gone out on it: at that point the addresses have been decided
+// on too.
 func (s *session) send(ctx context.Context, x *exchange, f *flow) (*http.Response, *stop) {
 	once := sync.Once{}
 	note := func(e rules.Entry) {
@@ -148,26 +148,15 @@ func (s *session) send(ctx context.Context, x *exchange, f *flow) (*http.Respons
 	}
 	trip, err := s.transport(ctx, x)
 	var resp *http.Response
-	var refused *deniedError
 	if err == nil {
 		trace := ctx
 		if _, byProxy := trip.(upstreamTrip); !byProxy { // whose connection is not one to the target
 			trace = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-				if d := s.reached(f, got.Conn); !d.Allowed {
-					refused = &deniedError{d}
-					f.end()
-					return
-				}
+				s.reached(f, got.Conn)
 				note(entryOf(x.verdict))
 			}})
 		}
 		resp, err = trip.RoundTrip(x.out.WithContext(trace))
-	}
-	if refused != nil {
-		if err == nil {
-			resp.Body.Close()
-		}
-		err = refused
 	}
 	if err != nil {
 		if denied, ok := errors.AsType[*deniedError](err); ok {
@@ -203,6 +192,9 @@ func (cl *client) answerUnread(body *requestBody, watch *watcher, req *http.Requ
 // to that in its own form, after a look at the addresses.
 func (s *session) transport(ctx context.Context, x *exchange) (http.RoundTripper, error) {
 	_, overridden := s.overrideOf(x.target)
+	s.mu.Lock()
+	pool := s.pool
+	s.mu.Unlock()
 	switch {
 	case !x.secure:
 		up, err := s.upstreamOf(x.target, false)
@@ -210,23 +202,23 @@ func (s *session) transport(ctx context.Context, x *exchange) (http.RoundTripper
 			return nil, err
 		}
 		if up == nil {
-			return s.clear, nil
+			return pool.clear, nil
 		}
 		if err := s.vouch(ctx, x.target); err != nil {
 			return nil, err
 		}
 		if up.tunnelsOnly() {
-			return upstreamTrip{s.clear, up}, nil
+			return upstreamTrip{pool.clear, up}, nil
 		}
-		return upstreamTrip{s.handed, up}, nil
+		return upstreamTrip{pool.handed, up}, nil
 	case overridden && x.upgrade != "":
-		return s.overrideH1, nil
+		return pool.overrideH1, nil
 	case overridden:
-		return s.override, nil
+		return pool.override, nil
 	case x.upgrade != "":
-		return s.plainH1, nil
+		return pool.plainH1, nil
 	}
-	return s.plain, nil
+	return pool.plain, nil
 }
 
 // changesHTTP reports whether an upgrade is to another form of HTTP or to TLS.

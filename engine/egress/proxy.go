@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -132,9 +133,7 @@ type session struct {
 	overrides map[string]netip.AddrPort // by "host" and "host:port", canonical
 	ownRoots  bool                      // the hosts in overrides have certificates that the sandbox does not trust
 
-	// The transports differ in what they trust and in whether they speak HTTP/2; upgrades need HTTP/1.1. The last two are
-	// for requests without TLS: straight, and by the machine's own proxy.
-	plain, plainH1, override, overrideH1, clear, handed *http.Transport
+	overrideRoots *x509.CertPool // trusted for them; nil: the system's
 
 	work sync.WaitGroup
 
@@ -142,7 +141,9 @@ type session struct {
 	conns  map[net.Conn]struct{}
 	flows  map[*flow]struct{}
 	done   bool
-	lastOf *policy.Set // rules the pooled connections were made under
+	lastOf *policy.Set // rules the connections in pool were made under
+	pool   *pool
+	old    []*pool // of earlier rules: requests may still be under way
 	masks  map[string]*secrets.Redactor
 }
 
@@ -166,17 +167,33 @@ func (p *Proxy) newSession(sb Sandbox) (*session, error) {
 		}
 		s.overrides[key] = addr
 	}
-	overrideRoots := sb.UpstreamRoots
-	s.ownRoots = overrideRoots != nil
-	if overrideRoots == nil {
-		overrideRoots = p.roots
+	s.overrideRoots, s.ownRoots = p.roots, sb.UpstreamRoots != nil
+	if s.ownRoots {
+		s.overrideRoots = sb.UpstreamRoots
 	}
-	s.plain, s.plainH1 = s.newTransport(p.roots, true, s.dial), s.newTransport(p.roots, false, s.dial)
-	s.override, s.overrideH1 = s.newTransport(overrideRoots, true, s.dial), s.newTransport(overrideRoots, false, s.dial)
-	s.clear = s.newTransport(p.roots, false, s.dialClear)
-	s.handed = s.newTransport(p.roots, false, nil)
-	s.handed.DialContext, s.handed.Proxy = dialUpstream, chosenUpstream
+	s.pool = s.newPool()
 	return s, nil
+}
+
+// A pool is connections that were made under one set of rules. Its transports differ in what they trust and in whether they
+// speak HTTP/2; upgrades need HTTP/1.1. The last two are for requests without TLS: straight, and by the machine's own proxy.
+type pool struct{ plain, plainH1, override, overrideH1, clear, handed *http.Transport }
+
+func (s *session) newPool() *pool {
+	p := &pool{
+		plain: s.newTransport(s.roots, true, s.dial), plainH1: s.newTransport(s.roots, false, s.dial),
+		override: s.newTransport(s.overrideRoots, true, s.dial), overrideH1: s.newTransport(s.overrideRoots, false, s.dial),
+		clear: s.newTransport(s.roots, false, s.dialClear), handed: s.newTransport(s.roots, false, nil),
+	}
+	p.handed.DialContext, p.handed.Proxy = dialUpstream, chosenUpstream
+	return p
+}
+
+// closeIdle closes what is kept for later; what becomes idle later is closed then.
+func (p *pool) closeIdle() {
+	for _, t := range []*http.Transport{p.plain, p.plainH1, p.override, p.overrideH1, p.clear, p.handed} {
+		t.CloseIdleConnections()
+	}
 }
 
 func (s *session) newTransport(roots *x509.CertPool, http2 bool, dial func(context.Context, target) (net.Conn, error)) *http.Transport {
@@ -285,19 +302,30 @@ func (s *session) decide(q policy.Request) policy.Decision {
 		}
 		return policy.Decision{Kind: policy.Implicit, Reason: "Network policy cannot be read: " + err.Error()}
 	}
-	s.mu.Lock()
-	changed := s.lastOf != nil && s.lastOf != set
-	s.lastOf = set
-	s.mu.Unlock()
-	if changed {
-		// A connection in the pool was checked under rules that hold no more.
-		s.closeIdle()
-	}
+	s.renew(set)
 	return set.Decide(q)
 }
 
+// renew makes a pool of its own for new rules: a connection that was made under others is used for nothing new.
+func (s *session) renew(set *policy.Set) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lastOf != nil && s.lastOf != set {
+		// Those dropped here have had time enough; a connection that is still in use ends with its request.
+		const keep = 8
+		s.old = append(s.old[max(0, len(s.old)-keep+1):], s.pool)
+		s.pool = s.newPool()
+		for _, p := range s.old {
+			p.closeIdle()
+		}
+	}
+	s.lastOf = set
+}
+
 func (s *session) closeIdle() {
-	for _, t := range []*http.Transport{s.plain, s.plainH1, s.override, s.overrideH1, s.clear, s.handed} {
-		t.CloseIdleConnections()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range append(slices.Clip(s.old), s.pool) {
+		p.closeIdle()
 	}
 }
