@@ -56,7 +56,7 @@ func Catalogue() []About {
 		{"github.repository", true, "is the repository there for the token, and open for changes", "everything on GitHub", true},
 		{"github.push", true, "would git let the token push (asked, not done)", "the branch of the run", true},
 		{"github.issues", true, "may the token read issues", "issues, labels and comments", false},
-		{"github.pulls", true, "may the token read pull requests", "the pull request of the run", false},
+		{"github.pulls", true, "may the token read and open pull requests", "the pull request of the run", false},
 	}
 }
 

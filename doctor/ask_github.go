@@ -13,6 +13,7 @@ import (
 
 	"github.com/sbxpair/sbxpair/github"
 	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/provision"
 	"github.com/sbxpair/sbxpair/sbx"
 	"github.com/sbxpair/sbxpair/secrets"
 )
@@ -54,7 +55,8 @@ func (s *scratch) askGitHub(ctx context.Context) []Check {
 		}},
 		{"github.pulls", func(ctx context.Context) (Check, error) {
 			_, err := client.ListPullRequests(ctx, repo, github.PullFilter{Limit: 1})
-			return permission("Pull requests", err)
+			c, err := permission("Pull requests", err)
+			return s.pulls(c), err
 		}},
 	} {
 		if login.Verdict == Unknown { // nor would these be answered: each would wait as long
@@ -214,6 +216,21 @@ func (s *scratch) push(ctx context.Context, endpoint github.Endpoint, repo githu
 		return Check{}, fmt.Errorf("curl ends with %d: %s", res.Code, oneLine(string(res.Stderr)))
 	}
 	return Check{}, fmt.Errorf("git's server answers %d", status)
+}
+
+// pulls adds to what was found about reading pull requests what the proof found about opening them: it asks for one that
+// cannot be.
+func (s *scratch) pulls(read Check) Check {
+	for _, p := range s.asked {
+		switch {
+		case p.Needed != provision.MayPull || p.Role != string(pair.RoleGitHub) || read.Verdict != OK:
+		case p.Passed:
+			read.Detail = "may be read and opened (asked for one that cannot be: nothing was made)"
+		default:
+			return Check{Verdict: Bad, Detail: "may be read and not opened: " + p.Got, Remedy: fmt.Sprintf("give the token %q for this repository: sbxpair credential link", p.Needed)}
+		}
+	}
+	return read
 }
 
 // permission reads the answer to a request that only reads.

@@ -99,6 +99,7 @@ type scratch struct {
 	pair    *pair.Pair
 	dir     string             // the mounted folder
 	gateway *provision.Gateway // nil: none is configured
+	asked   []events.Probe     // the proof's questions for permissions
 }
 
 // examine makes the pair, asks, and removes it whatever happened.
@@ -227,6 +228,8 @@ func (s *scratch) proof(ctx context.Context) []Check {
 		case own && p.Role == string(pair.RoleAgent):
 			login = judgeLogin(p, check)
 		case own: // github.login and github.repository say more
+		case p.Needed != "": // github.push, github.pulls and agent.overreach say more
+			s.asked = append(s.asked, p)
 		case p.Passed:
 			passed++
 		default:

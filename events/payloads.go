@@ -89,6 +89,7 @@ type Probe struct {
 	Want   string `json:"want"`
 	Got    string `json:"got"`
 	Passed bool   `json:"passed"`
+	Needed string `json:"needed,omitempty"` // permission that the question asks for
 	Detail string `json:"detail,omitempty"` // what else the answer tells
 }
 

@@ -45,10 +45,10 @@ const (
 	wantMay      want = "permitted" // the host answers 422: it would have done it, had the request made sense
 )
 
-// permissions of a fine-grained token, as GitHub's settings name them.
+// Permissions of a fine-grained token that a run needs, as GitHub's settings name them: [events.Probe] has them as Needed.
 const (
-	mayPush = "Contents: read and write"
-	mayPull = "Pull requests: read and write"
+	MayPush = "Contents: read and write"
+	MayPull = "Pull requests: read and write"
 )
 
 type question struct {
@@ -74,9 +74,9 @@ func (p Plan) questions() map[pair.Role][]question {
 	agent := []question{{name: "push is blocked", url: git, want: wantBlocked}, {name: "another host is blocked", url: "https://" + otherHost(p.Agent) + "/", want: wantBlocked}}
 	github := []question{
 		{name: "another host is blocked", url: "https://" + otherHost(p.GitHub) + "/", want: wantBlocked},
-		{name: "may push", url: push, want: wantAccepted, needed: mayPush}, // what git asks before a push; nothing is sent
+		{name: "may push", url: push, want: wantAccepted, needed: MayPush}, // what git asks before a push; nothing is sent
 		// A branch that is not there cannot be merged: whoever may open a pull request is told that, others that they may not.
-		{name: "may open pull requests", url: pulls, want: wantMay, needed: mayPull,
+		{name: "may open pull requests", url: pulls, want: wantMay, needed: MayPull,
 			body: `{"title":"sbxpair asks whether it may","head":"sbxpair-no-such-branch","base":"sbxpair-no-such-branch"}`},
 	}
 	for _, own := range []struct {
@@ -97,7 +97,7 @@ func (p Plan) questions() map[pair.Role][]question {
 		agent = append(agent, question{name: "the repository's API is blocked", url: at.API + "repos/" + p.Repo, want: wantBlocked})
 	} else {
 		// The host is open and one rule cannot tell paths apart: then the credential itself must not do.
-		agent = append(agent, question{name: "the repository's API refuses a pull request", url: pulls, want: wantRefused, body: `{"title":"sbxpair asks whether it may","head":"sbxpair-no-such-branch","base":"sbxpair-no-such-branch"}`})
+		agent = append(agent, question{name: "the repository's API refuses a pull request", url: pulls, want: wantRefused, needed: MayPull, body: `{"title":"sbxpair asks whether it may","head":"sbxpair-no-such-branch","base":"sbxpair-no-such-branch"}`})
 	}
 	if byPath(p.GitHub, at.APIHost()) {
 		github = append(github, question{name: "another repository's API is blocked", url: at.API + "repos/github/docs", want: wantBlocked})
@@ -296,7 +296,7 @@ func (q *inquiry) ask(ctx context.Context, list []question) error {
 
 // judge notes the answer to one question.
 func (q *inquiry) judge(ask question, a reply) {
-	probe := events.Probe{Role: string(q.box.Role), Name: ask.name + " (" + ask.url + ")", Want: string(ask.want), Got: a.word(ask.want), Detail: a.about()}
+	probe := events.Probe{Role: string(q.box.Role), Name: ask.name + " (" + ask.url + ")", Want: string(ask.want), Got: a.word(ask.want), Needed: ask.needed, Detail: a.about()}
 	probe.Passed = probe.Got == probe.Want
 	q.probes = append(q.probes, probe)
 	if probe.Passed {

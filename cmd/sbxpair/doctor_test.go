@@ -65,6 +65,9 @@ func TestDoctorDeep(t *testing.T) {
 			asked++
 		}
 	}
+	if c, _ := first.Check("github.pulls"); !strings.Contains(c.Detail, "read and opened") {
+		t.Errorf("github.pulls: %s", c.Detail)
+	}
 	if first.Depth != doctor.Deep || first.Engine.Kind != "sbx-local" {
 		t.Errorf("a %s report about %+v", first.Depth, first.Engine)
 	}
