@@ -7,6 +7,7 @@ GO      ?= go
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.stamp=$(VERSION)
 COPILOT := .cache/copilot
+AGENTS  := .cache/agents
 # gVisor is linked into cmd/sbx-local alone; leaving it out keeps vet and the race detector off a very large build.
 PACKAGES = $$($(GO) list ./... | grep -v /cmd/sbx-local$$)
 
@@ -15,7 +16,7 @@ PACKAGES = $$($(GO) list ./... | grep -v /cmd/sbx-local$$)
 demo: tools build $(COPILOT)/.installed
 	$(GO) run ./fixtures/demo
 
-test: tools build $(COPILOT)/.installed
+test: tools build $(COPILOT)/.installed $(AGENTS)/.installed
 	scripts/test
 
 bench: tools build $(COPILOT)/.installed
@@ -41,6 +42,13 @@ $(COPILOT)/.installed: fixtures/demo/copilot/package.json fixtures/demo/copilot/
 	mkdir -p $(COPILOT)
 	cp fixtures/demo/copilot/package.json fixtures/demo/copilot/package-lock.json $(COPILOT)/
 	cd $(COPILOT) && npm ci --ignore-scripts --no-audit --no-fund
+	touch $@
+
+# Claude Code and Codex, which the tests drive as well, in the same way.
+$(AGENTS)/.installed: fixtures/agents/package.json fixtures/agents/package-lock.json
+	mkdir -p $(AGENTS)
+	cp fixtures/agents/package.json fixtures/agents/package-lock.json $(AGENTS)/
+	cd $(AGENTS) && npm ci --ignore-scripts --no-audit --no-fund
 	touch $@
 
 clean:

@@ -27,6 +27,7 @@ type real struct {
 	env     func(base string) []string
 	files   func(base string) map[string]string // in the home folder
 	script  func(check string) []model.Step     // reads, edits a.txt, runs the command check
+	traps   map[string]string                   // further files in the repository
 }
 
 func reals() []real {
@@ -157,8 +158,9 @@ func (r real) find(t *testing.T) string {
 		}
 	}
 	msg := "needs the real " + r.adapter.Name + " CLI; looked at " + strings.Join(tried, ", ") + " (set SBXPAIR_AGENT_CLIS to a node_modules folder)"
-	// The demo installs Copilot, so it is always there in CI; the others are there where the folder was named.
-	if os.Getenv("CI") == "true" && (r.adapter.Name == "copilot" || os.Getenv("SBXPAIR_AGENT_CLIS") != "") {
+	// make test installs the pinned ones, so they are always there in CI; the others are there where the folder was named.
+	pinned := slices.ContainsFunc(reals(), func(p real) bool { return p.adapter.Name == r.adapter.Name })
+	if os.Getenv("CI") == "true" && (pinned || os.Getenv("SBXPAIR_AGENT_CLIS") != "") {
 		t.Fatal(msg)
 	}
 	t.Skip(msg)
@@ -255,6 +257,15 @@ func (r real) run(t *testing.T, home, name string, fault *model.Fault, steps []m
 	if out, err := init.CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
+	for name, text := range r.traps {
+		path := filepath.Join(b.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	b.server = model.New(model.Config{Scripts: []model.Script{{Steps: steps}}})
 	b.server.Inject(fault)
 	web := httptest.NewServer(r.speak(b.server, steps, fault))
@@ -310,9 +321,10 @@ func TestRealCLIs(t *testing.T) {
 	for _, r := range reals() {
 		t.Run(r.adapter.Name, func(t *testing.T) {
 			home := t.TempDir()
+			row := row{}
 			t.Run("success", func(t *testing.T) {
 				b := r.run(t, home, "success", nil, r.script("grep -q 2 a.txt; exit 3"), nil, agent.Limits{})
-				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.Succeeded {
+				if v := row.note("success", agent.Judge(b.result, b.changed(t))); v.Outcome != agent.Succeeded {
 					t.Fatalf("%+v\n%+v\n%s", v, b.result, b.transcript())
 				}
 				s, u := b.result.Summary, b.result.Usage
@@ -340,13 +352,13 @@ func TestRealCLIs(t *testing.T) {
 			})
 			t.Run("nothing done", func(t *testing.T) {
 				b := r.run(t, home, "nothing", nil, []model.Step{{Text: "There is nothing to do."}}, nil, agent.Limits{})
-				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.NothingDone {
+				if v := row.note("nothing done", agent.Judge(b.result, b.changed(t))); v.Outcome != agent.NothingDone {
 					t.Errorf("%+v\n%s", v, b.transcript())
 				}
 			})
 			t.Run("credential", func(t *testing.T) {
 				b := r.run(t, home, "credential", &model.Fault{Status: 401}, r.script("true"), nil, agent.Limits{})
-				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.BadCredential {
+				if v := row.note("credential", agent.Judge(b.result, b.changed(t))); v.Outcome != agent.BadCredential {
 					t.Errorf("%+v\n%+v\n%s", v, b.result, b.transcript())
 				}
 				if len(b.server.Calls()) > 3 {
@@ -355,7 +367,7 @@ func TestRealCLIs(t *testing.T) {
 			})
 			t.Run("hang", func(t *testing.T) {
 				b := r.run(t, home, "hang", &model.Fault{Hang: true}, r.script("true"), nil, agent.Limits{Wall: 4 * time.Second, Grace: 3 * time.Second})
-				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.CutOff || b.result.Stop != agent.StopWall {
+				if v := row.note("cut off", agent.Judge(b.result, b.changed(t))); v.Outcome != agent.CutOff || b.result.Stop != agent.StopWall {
 					t.Errorf("%+v\n%+v", v, b.result)
 				}
 				if left := processes(t, b.dir); len(left) > 0 {
@@ -376,10 +388,14 @@ func TestRealCLIs(t *testing.T) {
 				if b.changed(t) {
 					t.Errorf("a read-only session changed the tree\n%s", b.transcript())
 				}
-				if v := agent.Judge(b.result, false); v.Outcome != agent.Succeeded && v.Outcome != agent.Denied {
+				if v := row.note("denied", agent.Judge(b.result, false)); v.Outcome != agent.Succeeded && v.Outcome != agent.Denied {
 					t.Errorf("%+v\n%s", v, b.transcript())
 				}
 			})
+			t.Run("hostile repository", func(t *testing.T) { r.hostile(t, home, row) })
+			if !t.Failed() {
+				t.Run("page", func(t *testing.T) { onPage(t, r.adapter.Name, row) })
+			}
 			t.Run("resume", func(t *testing.T) {
 				program := r.find(t)
 				h := &host{home: home}
@@ -423,9 +439,10 @@ func TestOtherCLIs(t *testing.T) {
 				t.Skip("needs the real " + r.adapter.Name + " CLI in the node_modules folder SBXPAIR_AGENT_CLIS")
 			}
 			home := t.TempDir()
+			row := row{}
 			t.Run("success", func(t *testing.T) {
 				b := r.run(t, home, "success", nil, r.script("grep -q 2 a.txt; exit 3"), nil, agent.Limits{})
-				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.Succeeded {
+				if v := row.note("success", agent.Judge(b.result, b.changed(t))); v.Outcome != agent.Succeeded {
 					t.Fatalf("%+v\n%+v\n%s", v, b.result, b.transcript())
 				}
 				s, u := b.result.Summary, b.result.Usage
@@ -438,19 +455,19 @@ func TestOtherCLIs(t *testing.T) {
 			})
 			t.Run("nothing done", func(t *testing.T) {
 				b := r.run(t, home, "nothing", nil, []model.Step{{Text: "There is nothing to do."}}, nil, agent.Limits{})
-				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.NothingDone {
+				if v := row.note("nothing done", agent.Judge(b.result, b.changed(t))); v.Outcome != agent.NothingDone {
 					t.Errorf("%+v\n%s", v, b.transcript())
 				}
 			})
 			t.Run("credential", func(t *testing.T) {
 				b := r.run(t, home, "credential", &model.Fault{Status: 401}, r.script("true"), nil, agent.Limits{})
-				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.BadCredential {
+				if v := row.note("credential", agent.Judge(b.result, b.changed(t))); v.Outcome != agent.BadCredential {
 					t.Errorf("%+v\n%+v\n%s", v, b.result, b.transcript())
 				}
 			})
 			t.Run("hang", func(t *testing.T) {
 				b := r.run(t, home, "hang", &model.Fault{Hang: true}, r.script("true"), nil, agent.Limits{Wall: 8 * time.Second, Grace: 3 * time.Second})
-				if v := agent.Judge(b.result, b.changed(t)); v.Outcome != agent.CutOff || b.result.Stop != agent.StopWall {
+				if v := row.note("cut off", agent.Judge(b.result, b.changed(t))); v.Outcome != agent.CutOff || b.result.Stop != agent.StopWall {
 					t.Errorf("%+v\n%+v", v, b.result)
 				}
 				if left := processes(t, b.dir); len(left) > 0 {
@@ -462,7 +479,12 @@ func TestOtherCLIs(t *testing.T) {
 				if b.changed(t) {
 					t.Errorf("a read-only session changed the tree\n%s", b.transcript())
 				}
+				row.note("denied", agent.Judge(b.result, false))
 			})
+			t.Run("hostile repository", func(t *testing.T) { r.hostile(t, home, row) })
+			if !t.Failed() {
+				t.Run("page", func(t *testing.T) { onPage(t, r.adapter.Name, row) })
+			}
 		})
 	}
 }

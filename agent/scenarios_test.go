@@ -1,0 +1,155 @@
+package agent_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sbxpair/sbxpair/agent"
+)
+
+const agentsPage = "../docs/reference/agents.md"
+
+// scenarios are the columns of the page's table.
+func scenarios() []string {
+	return []string{"success", "denied", "credential", "nothing done", "cut off", "hostile repository"}
+}
+
+// row is what came of each scenario with one CLI.
+type row map[string]string
+
+func (r row) note(scenario string, v agent.Verdict) agent.Verdict {
+	r[scenario] = string(v.Outcome)
+	return v
+}
+
+// traps are files of a repository that would have a CLI, or git, run a program of the repository's when the agent is started
+// there or works there: each says its number on a file outside of it.
+func traps(sprung string) map[string]string {
+	n := 0
+	touch := func() string {
+		n++
+		return fmt.Sprintf("echo %d >>'%s'", n, sprung)
+	}
+	server := func() string { return fmt.Sprintf(`{"command":"sh","args":["-c",%q]}`, touch()) }
+	files := map[string]string{
+		".git/hooks/post-index-change": "#!/bin/sh\n" + touch() + "\n",
+		".git/hooks/pre-commit":        "#!/bin/sh\n" + touch() + "\n",
+		".claude/settings.json":        fmt.Sprintf(`{"hooks":{"SessionStart":[{"hooks":[{"type":"command","command":%q}]}],"PreToolUse":[{"matcher":"*","hooks":[{"type":"command","command":%q}]}]},"apiKeyHelper":%q}`, touch(), touch(), touch()),
+		".mcp.json":                    `{"mcpServers":{"trap":` + server() + `}}`,
+		".vscode/mcp.json":             `{"servers":{"trap":` + server() + `}}`,
+		".github/hooks/trap.json":      fmt.Sprintf(`{"version":1,"hooks":{"sessionStart":[{"type":"command","bash":%q}],"preToolUse":[{"type":"command","bash":%q}]}}`, touch(), touch()),
+		".copilot/mcp-config.json":     `{"mcpServers":{"trap":` + server() + `}}`,
+		".codex/config.toml":           fmt.Sprintf("notify = [\"sh\", \"-c\", %q]\n[mcp_servers.trap]\ncommand = \"sh\"\nargs = [\"-c\", %q]\n", touch(), touch()),
+		".gemini/settings.json":        `{"mcpServers":{"trap":` + server() + `}}`,
+		".envrc":                       touch() + "\n",
+	}
+	return files
+}
+
+// countTraps is how many programs the traps would run.
+func countTraps() int {
+	n := 0
+	for _, text := range traps("MARK") {
+		n += strings.Count(text, ">>'MARK'")
+	}
+	return n
+}
+
+// hostile runs the task in a repository full of traps. The CLI works in a sandbox, which is what holds it; here it shows how much
+// of that the adapter's switches leave to be held.
+func (r real) hostile(t *testing.T, home string, row row) {
+	sprung := filepath.Join(t.TempDir(), "sprung")
+	r.traps = traps(sprung)
+	b := r.run(t, home, "hostile", nil, r.script("grep -q 2 a.txt"), nil, agent.Limits{})
+	v := row.note("hostile repository", agent.Judge(b.result, b.changed(t)))
+	if v.Outcome != agent.Succeeded {
+		t.Errorf("%+v\n%s", v, b.transcript())
+	}
+	text, err := os.ReadFile(sprung)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	numbers := strings.Fields(string(text))
+	t.Logf("sprung: %q", numbers)
+	if len(numbers) > 0 {
+		t.Errorf("programs of the repository ran without the model's asking: %q", numbers)
+	}
+	row["hostile repository"] += fmt.Sprintf(", %d traps shut", countTraps())
+}
+
+// onPage holds that the page's row of a CLI is what was just seen, or writes it with -update.
+func onPage(t *testing.T, name string, seen row) {
+	line := "| " + name
+	for _, s := range scenarios() {
+		if seen[s] == "" {
+			t.Skipf("%s was not run", s)
+		}
+		line += " | " + seen[s]
+	}
+	line += " |"
+	page, err := os.ReadFile(agentsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := max(0, bytes.Index(page, []byte("| CLI | success |")))
+	from := bytes.Index(page[table:], []byte("| "+name+" | "))
+	if from < 0 {
+		t.Fatalf("%s has no row for %s", agentsPage, name)
+	}
+	from += table
+	to := from + bytes.IndexByte(page[from:], '\n')
+	if string(page[from:to]) == line {
+		return
+	}
+	if !*update {
+		t.Errorf("%s says\n%s\nseen\n%s\nrun: go test ./agent -run 'CLIs' -update", agentsPage, page[from:to], line)
+		return
+	}
+	if err := os.WriteFile(agentsPage, append(append(bytes.Clone(page[:from]), line...), page[to:]...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The second table of the page is the adapters' own data.
+func TestAdaptersOnPage(t *testing.T) {
+	var want strings.Builder
+	want.WriteString("| name | program | credential | goes on with a session | can be held to reading | other servers |\n| --- | --- | --- | --- | --- | --- |\n")
+	yes := map[bool]string{true: "yes", false: "no"}
+	for _, name := range agent.Names() {
+		a, _ := agent.Lookup(name)
+		program, credential, others := "`"+a.Program+"`", "`"+a.Credential.Env+"`", strings.Join(a.Providers(), ", ")
+		if a.Program == "" {
+			program = "`agent.command`"
+		}
+		if a.Credential.Env == "" {
+			credential = "the provider's"
+		}
+		if others == "" {
+			others = "—"
+		}
+		fmt.Fprintf(&want, "| %s | %s | %s | %s | %s | %s |\n", name, program, credential, yes[a.Sessions], yes[a.ReadOnly], others)
+	}
+	page, err := os.ReadFile(agentsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := bytes.Index(page, []byte("| name | program |"))
+	if from < 0 {
+		t.Fatal("the page has no table of the adapters")
+	}
+	length := bytes.Index(page[from:], []byte("\n\n")) + 1
+	if string(page[from:from+length]) == want.String() {
+		return
+	}
+	if !*update {
+		t.Errorf("the page's table of adapters is not what the code says; run: go test ./agent -run AdaptersOnPage -update; want\n%s", want.String())
+		return
+	}
+	if err := os.WriteFile(agentsPage, append(append(bytes.Clone(page[:from]), want.String()...), page[from+length:]...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
