@@ -28,6 +28,7 @@ type real struct {
 	files   func(base string) map[string]string // in the home folder
 	script  func(check string) []model.Step     // reads, edits a.txt, runs the command check
 	traps   map[string]string                   // further files in the repository
+	deny    []string                            // arguments that refuse its writing tools
 }
 
 func reals() []real {
@@ -44,6 +45,7 @@ func reals() []real {
 	return []real{
 		{
 			adapter: agent.Copilot(),
+			deny:    []string{"--deny-tool", "write", "--deny-tool", "shell"}, // wins over every permission
 			program: func(m string) string { return filepath.Join(m, "@github", "copilot-linux-"+arch, "copilot") },
 			env: func(base string) []string {
 				return []string{"COPILOT_OFFLINE=true", "COPILOT_PROVIDER_BASE_URL=" + base + "/v1", "COPILOT_MODEL=claude-haiku-4.5"}
@@ -56,6 +58,7 @@ func reals() []real {
 		},
 		{
 			adapter: agent.Claude(),
+			deny:    []string{"--settings", `{"permissions":{"deny":["Edit(**)","Write(**)","Bash(sed:*)"]}}`},
 			program: func(m string) string {
 				return filepath.Join(m, "@anthropic-ai", "claude-code-linux-"+arch, "claude")
 			},
@@ -388,8 +391,19 @@ func TestRealCLIs(t *testing.T) {
 				if b.changed(t) {
 					t.Errorf("a read-only session changed the tree\n%s", b.transcript())
 				}
-				if v := row.note("denied", agent.Judge(b.result, false)); v.Outcome != agent.Succeeded && v.Outcome != agent.Denied {
+				if v := agent.Judge(b.result, false); v.Outcome != agent.Succeeded && v.Outcome != agent.Denied {
 					t.Errorf("%+v\n%s", v, b.transcript())
+				}
+			})
+			t.Run("denied", func(t *testing.T) {
+				change, want := func(task *agent.Task) { task.Args = append(task.Args, r.deny...) }, agent.Denied
+				if r.deny == nil { // Codex knows no refusals without a person to ask; its sandbox makes the commands fail
+					change, want = func(task *agent.Task) { task.ReadOnly = true }, agent.NothingDone
+				}
+				b := r.run(t, home, "denied", nil, r.script("sed -i s/two/2/ a.txt"), change, agent.Limits{})
+				b.result.ReadOnly = false // it was to write
+				if v := row.note("denied", agent.Judge(b.result, b.changed(t))); v.Outcome != want || b.changed(t) {
+					t.Errorf("%+v, want %s\n%s", v, want, b.transcript())
 				}
 			})
 			t.Run("hostile repository", func(t *testing.T) { r.hostile(t, home, row) })

@@ -131,6 +131,7 @@ type Spent struct {
 	Output          int64   `json:"output_tokens"`
 	PremiumRequests float64 `json:"premium_requests,omitempty"` // of GitHub Copilot
 	CostUSD         float64 `json:"cost_usd"`
+	BlockedHosts    int     `json:"blocked_hosts"` // different ones that the pair was refused, when the last session ended
 	// Unpriced lists models whose price is not known: what they cost is not part of CostUSD.
 	Unpriced []string `json:"unpriced,omitempty"`
 }

@@ -37,7 +37,7 @@ func (r *run) price(u agent.Usage) (usd float64, unpriced []string) {
 // by the CLI's own.
 func (r *run) spent(turns int, u agent.Usage) events.Spent {
 	cost, unpriced := r.price(u)
-	sum := events.Spent{Turns: turns, Input: u.Input, Cached: u.CachedInput, Output: u.Output, PremiumRequests: u.PremiumRequests, CostUSD: cost}
+	sum := events.Spent{Turns: turns, Input: u.Input, Cached: u.CachedInput, Output: u.Output, PremiumRequests: u.PremiumRequests, CostUSD: cost, BlockedHosts: r.blockedHosts}
 	for _, s := range r.state.Sessions {
 		sum.Turns += s.Turns
 		sum.Input += s.Input

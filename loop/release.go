@@ -80,26 +80,36 @@ func (r *run) receipt() error {
 	return writeReceipt(filepath.Join(r.result.Dir, receiptFile), r)
 }
 
-// blocked asks the engine which hosts the pair was refused, for the record. A failure to find out is noted, not fatal.
+// blocked records which hosts the pair was refused. A failure to find out is noted, not fatal.
 func (r *run) blocked(ctx context.Context) {
-	if r.pair == nil || r.plan.Run == "" {
-		return
+	list, err := r.refused(ctx)
+	if err != nil {
+		r.log.Emit(events.Noted{Text: "the engine's policy log could not be read: " + err.Error()})
+	}
+	r.result.Blocked = list
+	for _, b := range list {
+		r.log.Emit(b)
+	}
+}
+
+// refused asks the engine which hosts the pair was refused up to now, but for what the proof asked for.
+func (r *run) refused(ctx context.Context) ([]events.Blocked, error) {
+	if r.pair == nil || r.plan.Run == "" || r.engine == nil {
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	seen, err := r.engine.PolicyLog(ctx, "", 0)
 	if err != nil {
-		r.log.Emit(events.Noted{Text: "the engine's policy log could not be read: " + err.Error()})
-		return
+		return nil, err
 	}
+	var list []events.Blocked
 	for _, e := range seen.Blocked {
 		run, role, ours := pair.ParseName(e.Sandbox)
 		count := e.Count - r.proofs*r.plan.Probed(role, e.Host)
-		if !ours || run != r.id || count <= 0 {
-			continue
+		if ours && run == r.id && count > 0 {
+			list = append(list, events.Blocked{Role: string(role), Host: e.Host, Reason: e.Reason, Count: count})
 		}
-		b := events.Blocked{Role: string(role), Host: e.Host, Reason: e.Reason, Count: count}
-		r.result.Blocked = append(r.result.Blocked, b)
-		r.log.Emit(b)
 	}
+	return list, nil
 }

@@ -214,30 +214,31 @@ type run struct {
 	result  Result
 	state   State
 
-	engine      *sbx.Client
-	engineRef   pair.EngineRef
-	adapter     agent.Adapter
-	provider    string             // whose models the agent uses
-	gateway     *provision.Gateway // nil: the agent reaches its model itself
-	prices      prices.Table
-	agentToken  secrets.Value
-	githubToken secrets.Value
-	redact      *secrets.Redactor
-	repo        string // OWNER/NAME
-	look        workspace.Checkout
-	plan        provision.Plan
-	pair        *pair.Pair
-	proven      bool
-	proofs      int          // how often the proof was taken
-	givenAgain  bool         // the credentials were given to the pair a second time
-	granted     int          // how many grants and revocations are in the record
-	agentResult agent.Result // of the last session that worked on the task
-	fresh       int          // index of the first session of this pair: the CLI's state of earlier ones went with their sandbox
-	bounds      github.Bounds
-	telling     *telling   // keeps the run's issue current; nil without one
-	handover    *Handover  // what is delivered, once the gate has looked at it
-	finishes    pair.RunID // the run whose delivery this one finishes, instead of a run of its own
-	bundle      []byte     // the work of that run
+	engine       *sbx.Client
+	engineRef    pair.EngineRef
+	adapter      agent.Adapter
+	provider     string             // whose models the agent uses
+	gateway      *provision.Gateway // nil: the agent reaches its model itself
+	prices       prices.Table
+	agentToken   secrets.Value
+	githubToken  secrets.Value
+	redact       *secrets.Redactor
+	repo         string // OWNER/NAME
+	look         workspace.Checkout
+	plan         provision.Plan
+	pair         *pair.Pair
+	proven       bool
+	proofs       int          // how often the proof was taken
+	blockedHosts int          // when the last session ended
+	givenAgain   bool         // the credentials were given to the pair a second time
+	granted      int          // how many grants and revocations are in the record
+	agentResult  agent.Result // of the last session that worked on the task
+	fresh        int          // index of the first session of this pair: the CLI's state of earlier ones went with their sandbox
+	bounds       github.Bounds
+	telling      *telling   // keeps the run's issue current; nil without one
+	handover     *Handover  // what is delivered, once the gate has looked at it
+	finishes     pair.RunID // the run whose delivery this one finishes, instead of a run of its own
+	bundle       []byte     // the work of that run
 }
 
 // openLog opens the record of a new run.

@@ -87,6 +87,9 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 	if err != nil {
 		verdict = agent.Verdict{Outcome: agent.Failed, Reason: err.Error()} // what had arrived is in the result
 	}
+	if list, err := r.refused(ctx); err == nil { // for the progress; at the end of the run it is asked for the record
+		r.blockedHosts = len(list)
+	}
 	r.closeSession(b, res, verdict, transcript.Name())
 	if err != nil {
 		return res, err

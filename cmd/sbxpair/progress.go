@@ -13,16 +13,26 @@ import (
 )
 
 // progress shows a run on standard error while it goes on: a line a phase, and what the agent does in between. On a
-// terminal the line of a running phase is there at once; elsewhere only finished phases are printed.
+// terminal the line of a running phase is there at once, with what was used up to now; elsewhere only finished phases are
+// printed.
 type progress struct {
 	app *app
 	// open is the phase whose line stands unfinished on the terminal.
-	open events.Phase
+	open    events.Phase
+	started time.Time    // zero before the first event
+	told    time.Time    // when it was last said how far the run is
+	spent   events.Spent // up to now
 }
+
+// every is how often a run that goes on says how far it is, beside the end of each session.
+const every = 15 * time.Second
 
 func (p *progress) show(payload events.Payload) {
 	if p.app.quiet {
 		return
+	}
+	if p.started.IsZero() {
+		p.started, p.told = time.Now(), time.Now()
 	}
 	switch e := payload.(type) {
 	case events.RunStarted:
@@ -33,7 +43,7 @@ func (p *progress) show(payload events.Payload) {
 		p.line("%s: %s on %s %s%s", e.Repository, e.Agent, e.Engine, e.EngineVer, isolation)
 	case events.PhaseStarted:
 		if p.app.terminal() {
-			fmt.Fprintf(p.app.stderr, "  %-10s …", e.Phase)
+			fmt.Fprintf(p.app.stderr, "  %-10s …", named(e.Phase, e.Attempt))
 			p.open = e.Phase
 		}
 	case events.PhaseEnded:
@@ -45,7 +55,7 @@ func (p *progress) show(payload events.Payload) {
 			fmt.Fprint(p.app.stderr, "\r")
 			p.open = ""
 		}
-		line := fmt.Sprintf("  %-10s %6.1fs  %-6s %s", e.Phase, e.Took.Seconds(), mark, plain(detail))
+		line := fmt.Sprintf("  %-10s %6.1fs  %-6s %s", named(e.Phase, e.Attempt), e.Took.Seconds(), mark, plain(detail))
 		fmt.Fprintln(p.app.stderr, strings.TrimRight(line, " "))
 	case events.Resumed:
 		p.line("goes on with attempt %d", max(1, e.Attempt))
@@ -54,6 +64,18 @@ func (p *progress) show(payload events.Payload) {
 		}
 	case events.AgentActed:
 		p.acted(e)
+		if time.Since(p.told) >= every {
+			p.far()
+		}
+	case events.Spent:
+		p.spent = e
+		if time.Since(p.told) >= every {
+			p.far()
+		}
+	case events.AgentEnded:
+		p.told = time.Time{} // its cost comes next
+	case events.Reviewed:
+		p.reviewed(e)
 	case events.Verified:
 		p.line("    $ %s: exit %d", plain(e.Command), e.Exit)
 	case events.Blocked:
@@ -75,6 +97,38 @@ func (p *progress) show(payload events.Payload) {
 		}
 	case events.Noted:
 		p.line("    note: %s", plain(e.Text))
+	}
+}
+
+// named is a phase with its attempt, from the second on.
+func named(phase events.Phase, attempt int) string {
+	if attempt > 1 {
+		return fmt.Sprintf("%s %d", phase, attempt)
+	}
+	return string(phase)
+}
+
+// far says how far the run is.
+func (p *progress) far() {
+	s := p.spent
+	line := fmt.Sprintf("    so far: %s, %d turns, %d tokens in, %d out, %s", time.Since(p.started).Round(time.Second), s.Turns, s.Input, s.Output, money(s))
+	if s.BlockedHosts > 0 {
+		line += ", " + count(s.BlockedHosts, "blocked host")
+	}
+	p.line("%s", line)
+	p.told = time.Now()
+}
+
+func (p *progress) reviewed(e events.Reviewed) {
+	verdict := "rejected"
+	if e.Approved {
+		verdict = "approved"
+	}
+	p.line("    review: %s: %s", verdict, short(e.Summary))
+	for _, f := range e.Findings {
+		if f.Required {
+			p.line("    review: %s: %s", short(f.File), short(f.Problem))
+		}
 	}
 }
 
