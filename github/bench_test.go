@@ -79,11 +79,11 @@ func newBenchAs(t *testing.T, e Endpoint, token hub.Token) *bench {
 		case isREST && auth == "Bearer "+secrets.GitHubServicePlaceholder:
 			r.Header.Set("Authorization", "Bearer "+b.token.Reveal())
 			rest.ServeHTTP(rw, r)
-		case !isREST && r.Host == e.Host() && auth == "":
+		case !isREST && r.Host == e.Host() && auth == strings.TrimPrefix(b.client.gitAuth(), "Authorization: "):
 			r.SetBasicAuth("x-access-token", b.token.Reveal())
 			git.ServeHTTP(rw, r)
 		default:
-			t.Errorf("%s %s%s came with another credential than the placeholder", r.Method, r.Host, r.URL.Path)
+			t.Errorf("%s %s%s came with another credential than the placeholder: %d characters", r.Method, r.Host, r.URL.Path, len(auth))
 			http.Error(rw, "no", http.StatusForbidden)
 		}
 	})))

@@ -2,6 +2,7 @@ package github
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -88,6 +89,16 @@ func sameHost(req *http.Request, via []*http.Request) error {
 
 // Close ends the channel into the sandbox. The Client cannot be used after it.
 func (c *Client) Close() error { return c.transport.Close() }
+
+// gitAuth is the header that git sends, with the placeholder in it; empty on github.com, where the engine's own service puts the
+// credential in unasked (sbx 0.35 to 0.47 and sbx-local). Elsewhere the token is a custom secret, which goes where its placeholder
+// stands; git wants it as a password.
+func (c *Client) gitAuth() string {
+	if c.endpoint == DotCom() {
+		return ""
+	}
+	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("x-access-token:"+c.wire.auth))
+}
 
 // Endpoint is the GitHub this client speaks to.
 func (c *Client) Endpoint() Endpoint { return c.endpoint }

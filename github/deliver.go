@@ -89,7 +89,8 @@ const (
 )
 
 // gitPrelude makes a clean room for git: a private directory named from the run, no configuration but ours, no hooks, no
-// helpers, no prompts, https only. The proxy outside puts the credential in; there is none in here.
+// helpers, no prompts, https only. The proxy outside puts the credential in; there is none in here. Where it waits for the placeholder to
+// do so, SBXPAIR_GIT_AUTH is the header with it.
 const gitPrelude = `set -u
 umask 077
 case "${SBXPAIR_RUN:-}" in ''|.*|*[!A-Za-z0-9._-]*) exit 65;; esac
@@ -99,7 +100,7 @@ unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OB
 LC_ALL=C HOME="$d/home" XDG_CONFIG_HOME="$d/home" GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_SYSTEM=/dev/null GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 GIT_TERMINAL_PROMPT=0 GIT_ASKPASS=/bin/false SSH_ASKPASS=/bin/false GIT_ALLOW_PROTOCOL=https GIT_NO_REPLACE_OBJECTS=1
 export LC_ALL HOME XDG_CONFIG_HOME GIT_CONFIG_NOSYSTEM GIT_CONFIG_SYSTEM GIT_CONFIG_GLOBAL GIT_ATTR_NOSYSTEM GIT_TERMINAL_PROMPT GIT_ASKPASS SSH_ASKPASS GIT_ALLOW_PROTOCOL GIT_NO_REPLACE_OBJECTS
 if [ -z "${GIT_SSL_CAINFO:-}" ] && [ -n "${SSL_CERT_FILE:-}" ]; then GIT_SSL_CAINFO=$SSL_CERT_FILE; export GIT_SSL_CAINFO; fi
-g() { git -c core.hooksPath=/dev/null -c credential.helper= -c protocol.allow=never -c protocol.https.allow=always -c http.followRedirects=false -c http.lowSpeedLimit=100 -c http.lowSpeedTime=60 -c transfer.fsckObjects=true -c gc.auto=0 -c maintenance.auto=false -c core.fsmonitor=false -c submodule.recurse=false -c push.gpgSign=false "$@"; }
+g() { [ -z "${SBXPAIR_GIT_AUTH:-}" ] || set -- -c "http.extraHeader=$SBXPAIR_GIT_AUTH" "$@"; git -c core.hooksPath=/dev/null -c credential.helper= -c protocol.allow=never -c protocol.https.allow=always -c http.followRedirects=false -c http.lowSpeedLimit=100 -c http.lowSpeedTime=60 -c transfer.fsckObjects=true -c gc.auto=0 -c maintenance.auto=false -c core.fsmonitor=false -c submodule.recurse=false -c push.gpgSign=false "$@"; }
 `
 
 // importScript makes a fresh repository, fetches the base, reads the pack from standard input with object checks, and
@@ -462,7 +463,7 @@ func (g *gitDelivery) exec(ctx context.Context, script string, stdin io.Reader, 
 		Stdin: stdin, Stdout: out, Stderr: &stderr, Timeout: gitTimeout, MaxCapture: 4 << 10,
 		Env: append([]sbx.EnvVar{
 			{Name: "SBXPAIR_RUN", Value: g.d.Run}, {Name: "SBXPAIR_URL", Value: g.url},
-			{Name: "SBXPAIR_BASE", Value: g.d.Base}, {Name: "SBXPAIR_HEAD", Value: g.d.Head},
+			{Name: "SBXPAIR_BASE", Value: g.d.Base}, {Name: "SBXPAIR_HEAD", Value: g.d.Head}, {Name: "SBXPAIR_GIT_AUTH", Value: g.client.gitAuth()},
 		}, env...),
 	})
 	switch {

@@ -10,6 +10,7 @@ import (
 	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/github"
+	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/prices"
 	"github.com/sbxpair/sbxpair/provision"
 	"github.com/sbxpair/sbxpair/secrets"
@@ -28,8 +29,23 @@ func (r *run) preflight(ctx context.Context) error {
 	if r.look, err = r.checkout(ctx); err != nil {
 		return err
 	}
-	r.engine, r.engineRef, err = r.req.Locate(ctx)
-	return err
+	if r.engine, r.engineRef, err = r.req.Locate(ctx); err != nil {
+		return err
+	}
+	return r.checkWay()
+}
+
+// checkWay refuses the one way that could not work. Docker's sbx replaces the placeholder of a custom secret as plain text, and
+// in git's Basic credential it does not stand as plain text; only on github.com does sbx know what git needs (sbx 0.47).
+func (r *run) checkWay() error {
+	endpoint, err := github.ParseEndpoint(r.req.Config.GitHub.Host)
+	if err != nil {
+		return fmt.Errorf("%w: github.host: %w", config.ErrInvalid, err)
+	}
+	if r.engineRef.Kind == pair.EngineSbx && endpoint != github.DotCom() && r.req.Config.GitHub.Way == string(github.ViaGit) && !r.upOnly {
+		return fmt.Errorf("%w: github.way: git cannot push to %s through Docker's sbx, which puts tokens into git's requests on github.com alone; set it to api", config.ErrInvalid, endpoint.Host())
+	}
+	return nil
 }
 
 // preflightAgent checks the agent, what it is to go through, and both credentials.

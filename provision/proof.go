@@ -156,6 +156,8 @@ out=$(mktemp -d) || exit 125
 value=$SBXPAIR_PROBE_PLACEHOLDER
 if [ -n "$SBXPAIR_PROBE_VARIABLE" ]; then value=$(printenv "$SBXPAIR_PROBE_VARIABLE"); fi
 printf '%s%s\n' "$SBXPAIR_PROBE_HEADER" "$value" >"$out/header"
+cp "$out/header" "$out/git"
+if [ -n "$SBXPAIR_PROBE_BASIC" ]; then printf 'Authorization: Basic %s\n' "$(printf 'x-access-token:%s' "$value" | base64 | tr -d '\n')" >"$out/git"; fi
 if [ -n "$SBXPAIR_PROBE_DISK" ]; then
   timeout 15 find "$HOME" /etc /run /tmp /var/tmp -xdev -path "$out" -prune -o -type f -size -512 -print0 2>/dev/null |
     xargs -0 grep -HoaE '(github_pat_|gh[pousr]_|sk-|AIza)[A-Za-z0-9_.-]{16,}' 2>/dev/null | head -c 200000 >"$out/disk" &
@@ -164,9 +166,10 @@ n=0
 while [ $# -gt 0 ]; do
   n=$((n+1))
   (
-    name=$1 url=$2 body=$3
+    name=$1 url=$2 body=$3 header=header
+    case "$url" in *.git/*) header=git;; esac
     set -- -sS -o "$out/$n.body" -D "$out/$n.head" -w '%{http_code}' --max-time 20 --proto =https,http --max-redirs 0 \
-      -H @"$out/header" -H 'anthropic-version: 2023-06-01' -A sbxpair-proof
+      -H @"$out/$header" -H 'anthropic-version: 2023-06-01' -A sbxpair-proof
     if [ -n "$body" ] && [ "$body" != - ]; then set -- "$@" -H 'Content-Type: application/json' -d "$body"; fi
     code=$(curl "$@" "$url" 2>"$out/$n.err")
     printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$name" "$?" "$code" "$(head -c 8000 "$out/$n.body" 2>/dev/null | base64 | tr -d '\n')" \
@@ -254,6 +257,9 @@ func (q *inquiry) run(ctx context.Context, list []question) (answers string, ide
 	env := []sbx.EnvVar{{Name: "SBXPAIR_PROBE_HEADER", Value: prefix}, {Name: "SBXPAIR_PROBE_PLACEHOLDER", Value: q.spec.Secret.Placeholder}}
 	if q.spec.Secret.Strategy == PlainEnv {
 		env = append(env, sbx.EnvVar{Name: "SBXPAIR_PROBE_VARIABLE", Value: q.spec.Secret.Env})
+	}
+	if q.spec.Secret.Strategy != Service { // which gives git's hosts what they want by itself
+		env = append(env, sbx.EnvVar{Name: "SBXPAIR_PROBE_BASIC", Value: "1"})
 	}
 	if q.fresh {
 		env = append(env, sbx.EnvVar{Name: "SBXPAIR_PROBE_DISK", Value: "1"})

@@ -114,7 +114,7 @@ func TestDeliverFinishes(t *testing.T) {
 	got := sbxpair(t, s, runArgs(s)...)
 	got.want(t, 5)
 	result := resultOf(t, got)
-	if result.Finish != "sbxpair deliver "+string(result.Run) || result.Delivered.Number != 1 || result.Outcome != "credential trouble" {
+	if result.Finish != "sbxpair deliver "+string(result.Run) || result.Delivered.Number != 1 || result.Outcome != "credential expired" {
 		t.Fatalf("result %+v", result)
 	}
 	if _, err := os.Stat(result.Work); err != nil {
@@ -200,7 +200,9 @@ func onTerminal(t *testing.T, s *stage.Stage, answer string, args ...string) (in
 // GitHub under other names, and a repository without a commit: a run ends as it does on github.com.
 func TestRunElsewhere(t *testing.T) {
 	for name, opts := range map[string]stage.Options{
-		"empty repository": {Empty: true, Config: map[string]any{"github": map[string]any{"initEmpty": true}}},
+		"Enterprise Server": {Host: "ghe.example.test"},
+		"GHE.com":           {Host: "octo.ghe.com"},
+		"empty repository":  {Empty: true, Config: map[string]any{"github": map[string]any{"initEmpty": true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts.Env = []string{quick}
