@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 // bench is a fake sbx with its state, and what a pair on it needs.
 type bench struct {
-	t      *testing.T
+	t      testing.TB
 	state  string
 	engine *sbx.Client
 	store  *pair.Store
@@ -38,7 +38,7 @@ type bench struct {
 
 var creds = provision.Credentials{Agent: secrets.New("github_pat_agent_canary_0001"), GitHub: secrets.New("github_pat_github_canary_0002")}
 
-func newBench(t *testing.T, version string, change func(*provision.Input)) *bench {
+func newBench(t testing.TB, version string, change func(*provision.Input)) *bench {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -165,6 +165,9 @@ func TestApplyOnEveryVersion(t *testing.T) {
 			}
 			for _, call := range report.Calls {
 				made = append(made, call.Op)
+			}
+			if chain := len(b.plan.Calls()); chain > 5 { // what is in one group goes out at the same time
+				t.Errorf("the longest chain has %d calls, want at most 5", chain)
 			}
 			slices.Sort(planned)
 			slices.Sort(made)

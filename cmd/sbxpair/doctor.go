@@ -24,6 +24,7 @@ type doctorOptions struct {
 	repo        string
 	deep, fresh bool
 	fix, force  bool
+	dryRun      bool
 	conformance bool
 	from, out   string
 }
@@ -58,12 +59,13 @@ func newDoctorCmd(a *app) *cobra.Command {
 	flags.StringVar(&opts.from, "import", "", "turn engine calls recorded with SBXPAIR_RECORD=DIR into fixtures, instead")
 	flags.StringVar(&opts.out, "out", "", "with --import: new folder for the fixtures")
 	flags.BoolVarP(&opts.force, "force", "f", false, "with --fix: do not ask")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "with --fix: print what would be done, and do nothing")
 	return cmd
 }
 
 // check refuses what does not go together: a flag without effect would pass for one that had it.
 func (o doctorOptions) check(given func(flag string) bool) error {
-	for _, needs := range [][2]string{{"import", "out"}, {"out", "import"}, {"force", "fix"}, {"fresh", "deep"}, {"repo", "deep"}} {
+	for _, needs := range [][2]string{{"import", "out"}, {"out", "import"}, {"force", "fix"}, {"dry-run", "fix"}, {"fresh", "deep"}, {"repo", "deep"}} {
 		if given(needs[0]) && !given(needs[1]) {
 			return fmt.Errorf("--%s goes with --%s", needs[0], needs[1])
 		}
@@ -95,6 +97,16 @@ func runDoctor(ctx context.Context, a *app, opts doctorOptions) error {
 	report := doctor.Examine(ctx, o)
 	var fixed []doctor.Fix
 	var fixErr error
+	if opts.dryRun {
+		todo := changes{DryRun: true, Steps: []change{}}
+		for _, f := range report.Fixes() {
+			todo.Steps = append(todo.Steps, change{Do: "fix", What: f.ID, Why: f.What})
+		}
+		return a.print(struct {
+			changes
+			doctor.Report
+		}{todo, report}, func(w io.Writer) { todo.print(w) })
+	}
 	if opts.fix {
 		if fixed, fixErr = a.fix(ctx, o, report, opts.force); len(fixed) > 0 {
 			again := o

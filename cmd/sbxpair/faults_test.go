@@ -287,7 +287,7 @@ func explained(verb, fault string) []int {
 
 // TestFaultTable drives up, a whole run, and down through the fake sbx, and up and down through sbx-local, and makes each
 // call of the engine go wrong. By default every call meets one fault, and every fault some call; SBXPAIR_FAULTS=all makes
-// every call meet every fault, and with -update writes the page about it.
+// every call meet every fault. With -update the page about it is written.
 func TestFaultTable(t *testing.T) {
 	all := os.Getenv("SBXPAIR_FAULTS") == "all"
 	var page bytes.Buffer
@@ -350,7 +350,7 @@ func TestFaultTable(t *testing.T) {
 			page.WriteString(text)
 		})
 	}
-	if all && *update && !t.Failed() {
+	if *update && !t.Failed() {
 		path := filepath.Join("..", "..", "docs", "reference", "faults.md")
 		if err := os.WriteFile(path, append([]byte(faultsIntro), page.Bytes()...), 0o644); err != nil {
 			t.Fatal(err)
@@ -366,8 +366,9 @@ always is. In every cell, asserted by the test: no sandbox, secret or rule of th
 secret and rule is untouched, no lease is open, and a message names the step. Calls that go out at the same time can change
 places; the names are those of a clean pass. 0 means that the call was made again, or that the work can do without it.
 
-Generated: ` + "`SBXPAIR_FAULTS=all go test ./cmd/sbxpair -run FaultTable -timeout 2h -update`" + `. Every test run makes each call meet one of
-the faults.
+Every test run makes each call meet one of the faults, and each fault some calls; a whole run begins where ` + "`up`" + ` ends. Empty cells are
+not part of that: ` + "`SBXPAIR_FAULTS=all go test ./cmd/sbxpair -run FaultTable -timeout 3h`" + ` fills them all. What each single call of
+making a pair does under each fault is also in ` + "`provision TestFaultAtEveryCall`" + `, in full. Generated with ` + "`-update`" + `.
 `
 
 // faultTable renders what came of the faults.

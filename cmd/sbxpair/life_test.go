@@ -100,6 +100,7 @@ func TestFieldReports(t *testing.T) {
 			}
 		}
 		sbxpair(t, s.Stage, "prune").want(t, exitUsage, "nothing removed", "--force")
+		sbxpair(t, s.Stage, "doctor", "--fix", "--dry-run").want(t, 0, "would fix leftovers.pairs", string(run))
 		dry := sbxpair(t, s.Stage, "prune", "--dry-run", "--json")
 		dry.want(t, 0, string(run), `"lost"`)
 		if ls := sbxpair(t, s.Stage, "ls"); !strings.Contains(ls.stdout, "orphaned, unfetched work") {

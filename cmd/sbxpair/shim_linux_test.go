@@ -273,16 +273,18 @@ func (s *shim) exec(args []string) int {
 
 // proved answers the questions of the proof as a pair does that is as planned.
 func proved(args []string) int {
-	page := base64.StdEncoding.EncodeToString([]byte("Blocked by network policy: no matching allow rule\n"))
-	for ; len(args) > 2; args = args[3:] { // name, URL, body
-		status, body := "403", page
-		switch {
-		case strings.Contains(args[0], "accepted"), args[0] == "may push":
+	encode := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+	for ; len(args) > 2; args = args[3:] { // name, address, body
+		status, body := "403", "Blocked by network policy: no matching allow rule\n"
+		switch name := args[0]; {
+		case strings.Contains(name, "accept"), name == "may push":
 			status, body = "200", ""
-		case strings.HasPrefix(args[0], "may "):
-			status, body = "422", ""
+		case strings.HasPrefix(name, "may "):
+			status, body = "422", `{"message":"Validation Failed"}`
+		case strings.Contains(name, "refuses"):
+			body = `{"message":"Resource not accessible by personal access token"}`
 		}
-		fmt.Printf("%s\t0\t%s\t%s\t\t\n", args[0], status, body)
+		fmt.Printf("%s\t0\t%s\t%s\t\t\n", args[0], status, encode(body))
 	}
 	fmt.Print("-- ssh\n-- disk\n-- environ\nPATH=/usr/bin\n")
 	return 0
