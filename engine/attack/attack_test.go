@@ -246,6 +246,8 @@ func newHost(t *testing.T) *host {
 		"limit-disk":          h.neighbourLives,
 		"limit-memory":        h.neighbourLives,
 		"limit-connections":   h.neighbourLives,
+		"limit-http2-resets":  h.neighbourLives,
+		"limit-http2-header":  h.neighbourLives,
 		"log-injection":       h.logWhole,
 	}
 	return h

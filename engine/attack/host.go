@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/net/http2"
 	"golang.org/x/sys/unix"
 )
 
@@ -418,6 +420,22 @@ func limitAttempts() []attempt {
 				keep = append(keep, block)
 			}
 			return "", fmt.Errorf("%d MiB are taken", len(keep))
+		}},
+		{name: "limit-http2-resets", what: "requests over HTTP/2 that are taken back at once, without an end: no more are under way than may be, and others go on", try: func(ctx context.Context, a *attacker) (string, error) {
+			return a.http2Flood(ctx, true, func(fr *http2.Framer, id uint32, head []byte) error {
+				if err := fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head, EndStream: true, EndHeaders: true}); err != nil {
+					return err
+				}
+				return fr.WriteRSTStream(id, http2.ErrCodeCancel)
+			})
+		}},
+		{name: "limit-http2-header", what: "a header over HTTP/2 that goes on without an end", try: func(ctx context.Context, a *attacker) (string, error) {
+			return a.http2Flood(ctx, false, func(fr *http2.Framer, id uint32, head []byte) error {
+				if id == 1 {
+					return fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head, EndStream: true})
+				}
+				return fr.WriteContinuation(1, false, bytes.Repeat([]byte("\x00\x03x-a\x0a0123456789"), 800))
+			})
 		}},
 		{name: "limit-connections", what: "all connections of the proxy: others go on, and so does this one afterwards", try: func(ctx context.Context, a *attacker) (string, error) {
 			return a.flood(ctx)

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -146,6 +148,52 @@ func (a *attacker) http2(ctx context.Context, fields ...hpack.HeaderField) (stri
 			return refusedPage(status, "")
 		}
 	}
+}
+
+// http2Flood sends frames of one kind until the proxy ends the connection, as it must unless it may just be slow.
+func (a *attacker) http2Flood(ctx context.Context, slow bool, send func(fr *http2.Framer, id uint32, head []byte) error) (string, error) {
+	c, err := a.secure(ctx, "api.github.com:443", "api.github.com", "h2")
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(4 * time.Second))
+	var block bytes.Buffer
+	enc := hpack.NewEncoder(&block)
+	for _, f := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":path", "/flood"}, {":authority", "api.github.com"}} {
+		enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+	}
+	io.WriteString(c, http2.ClientPreface)
+	fr := http2.NewFramer(c, c)
+	fr.WriteSettings()
+	ended := make(chan string, 1)
+	go func() { // ends with the connection
+		for {
+			f, err := fr.ReadFrame()
+			if err != nil {
+				ended <- err.Error()
+				return
+			}
+			if away, ok := f.(*http2.GoAwayFrame); ok {
+				ended <- away.ErrCode.String()
+				return
+			}
+		}
+	}()
+	for n := range uint32(100_000) {
+		select {
+		case why := <-ended:
+			return fmt.Sprintf("%s after %d", why, n), nil
+		default:
+		}
+		if err := send(fr, 2*n+1, block.Bytes()); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) && !slow {
+				return "", fmt.Errorf("%w after %d", err, n)
+			}
+			return fmt.Sprintf("%v after %d", err, n), nil
+		}
+	}
+	return "", errors.New("100,000 of them were taken")
 }
 
 func framingAttempts() []attempt {
