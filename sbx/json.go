@@ -41,7 +41,7 @@ func findJSON(out []byte, key string) (json.RawMessage, error) {
 		return whole, nil
 	}
 	// Each try reads until the text is no document any more. Garbage must not make that more than a few times the whole.
-	effort := 16*len(text) + 4096
+	effort := 4*len(text) + 64<<10
 	other := false // a document of another kind was seen
 	for rest := text; len(rest) > 0; {
 		line, after, _ := bytes.Cut(rest, []byte{'\n'})
