@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sbxpair/sbxpair/fixtures/fakesbx/fake"
 	"github.com/sbxpair/sbxpair/sbx"
 )
 
@@ -135,7 +136,14 @@ func TestKillTreeCalls(t *testing.T) {
 	before := len(e.calls())
 	e.script(`calls: [{match: slow, hang: true}]`)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	time.AfterFunc(500*time.Millisecond, func() { cancel(errors.New("interrupted")) })
+	go func() { // once it runs
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+			if logged, err := fake.Calls(e.dir); err != nil || len(logged) > before {
+				break
+			}
+		}
+		cancel(errors.New("interrupted"))
+	}()
 	_, err = c.Exec(ctx, "box", sbx.ExecSpec{Argv: []string{"slow"}, KillTree: true})
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("error %v", err)
