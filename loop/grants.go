@@ -15,7 +15,7 @@ import (
 // eventLog is the event log's name in the run's folder.
 const eventLog = "events.jsonl"
 
-func (r *run) grants() provision.Grants { return provision.GrantsIn(r.req.Store.Dir(r.id), r.id) }
+func (r *run) grants() provision.Changes { return provision.ChangesIn(r.req.Store.Dir(r.id), r.id) }
 
 // noteGrants takes over into the record what other processes granted and revoked since it was last looked at.
 func (r *run) noteGrants() error {

@@ -23,20 +23,20 @@ type GrantEngine interface {
 	PolicyRemove(ctx context.Context, ref sbx.RuleRef) error
 }
 
-// Grants is the record of what was changed in a pair while it was in place: hosts opened to the agent sandbox and closed
+// Changes is the record of what was changed in a pair while it was in place: hosts opened to the agent sandbox and closed
 // again, credentials replaced. It is a file of its own beside the run's log, since other processes than the run's write it.
-type Grants struct {
+type Changes struct {
 	path string
 	run  pair.RunID
 }
 
-// GrantsIn returns the record in a run's folder. Nothing is made before the first grant.
-func GrantsIn(dir string, run pair.RunID) Grants {
-	return Grants{filepath.Join(dir, "changes.jsonl"), run}
+// ChangesIn returns the record in a run's folder. Nothing is made before the first grant.
+func ChangesIn(dir string, run pair.RunID) Changes {
+	return Changes{filepath.Join(dir, "changes.jsonl"), run}
 }
 
 // Events returns what was changed, oldest first: [events.Granted], [events.Revoked] and [events.Rotated].
-func (g Grants) Events() ([]events.Payload, error) {
+func (g Changes) Events() ([]events.Payload, error) {
 	list, err := events.ReadFile(g.path)
 	if err != nil {
 		return nil, fmt.Errorf("read grants: %w", err)
@@ -66,7 +66,7 @@ func (g Grants) Events() ([]events.Payload, error) {
 }
 
 // Current lists the hosts that are granted now.
-func (g Grants) Current() ([]string, error) {
+func (g Changes) Current() ([]string, error) {
 	list, err := g.Events()
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (g Grants) Current() ([]string, error) {
 }
 
 // Plan returns the plan as it is with the current grants.
-func (g Grants) Plan(p Plan) (Plan, error) {
+func (g Changes) Plan(p Plan) (Plan, error) {
 	hosts, err := g.Current()
 	if err != nil || len(hosts) == 0 {
 		return p, err
@@ -95,7 +95,7 @@ func (g Grants) Plan(p Plan) (Plan, error) {
 
 // Give opens hosts to the agent sandbox of a pair that is in place, within the plan's bounds, and returns what was new.
 // It is on record before it is done. The error matches [ErrRefused] if the bounds do not allow it.
-func (g Grants) Give(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
+func (g Changes) Give(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
 	p, err := g.Plan(p)
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (g Grants) Give(ctx context.Context, engine GrantEngine, p Plan, hosts []st
 }
 
 // Named returns those of the current grants that are named; none named are all.
-func (g Grants) Named(hosts []string) ([]string, error) {
+func (g Changes) Named(hosts []string) ([]string, error) {
 	now, err := g.Current()
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (g Grants) Named(hosts []string) ([]string, error) {
 }
 
 // Take closes granted hosts again; none named are all. It is on record once it is done.
-func (g Grants) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
+func (g Changes) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
 	taken, err := g.Named(hosts)
 	if err != nil {
 		return nil, err
@@ -170,12 +170,12 @@ func (g Grants) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []st
 	return done, nil
 }
 
-func (g Grants) note(p events.Payload) error {
+func (g Changes) note(p events.Payload) error {
 	return events.Append(g.path, string(g.run), func(b []byte) []byte { return b }, p) // hosts are no secrets
 }
 
 // Forget removes the record: the pair that it was about is gone.
-func (g Grants) Forget() error {
+func (g Changes) Forget() error {
 	if err := os.Remove(g.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("forget grants: %w", err)
 	}

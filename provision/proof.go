@@ -243,8 +243,17 @@ type inquiry struct {
 	errs   []error
 }
 
-// run asks in the sandbox; the answers come as lines, what the machine holds below them.
-func (q *inquiry) run(ctx context.Context, list []question) (answers string, identities, disk, environ string, complete bool, err error) {
+// told is what an inquiry brings back.
+type told struct {
+	answers    string // a line for each question
+	identities string // of SSH agents
+	disk       string // what has a credential's shape there, as PATH:TEXT
+	environ    string // and command lines, of all processes
+	complete   bool
+}
+
+// run asks in the sandbox.
+func (q *inquiry) run(ctx context.Context, list []question) (told, error) {
 	argv := append(q.spec.Launch(), "sh", "-c", probeScript, "sh")
 	for _, ask := range list {
 		body := ask.body
@@ -266,36 +275,38 @@ func (q *inquiry) run(ctx context.Context, list []question) (answers string, ide
 	}
 	res, err := q.box.Exec(ctx, sbx.ExecSpec{Argv: argv, Env: env, MaxCapture: maxProof})
 	if err != nil {
-		return "", "", "", "", false, fmt.Errorf("prove %s: %w", q.box.Name, err)
+		return told{}, fmt.Errorf("prove %s: %w", q.box.Name, err)
 	}
 	if res.Code != 0 {
-		return "", "", "", "", false, fmt.Errorf("%w: the questions could not be asked in %s (exit %d): %s", ErrNotProven, q.box.Name, res.Code, bytes.TrimSpace(res.Stderr))
+		return told{}, fmt.Errorf("%w: the questions could not be asked in %s (exit %d): %s", ErrNotProven, q.box.Name, res.Code, bytes.TrimSpace(res.Stderr))
 	}
-	answers, rest, _ := strings.Cut(string(res.Stdout), "-- ssh\n")
-	identities, rest, _ = strings.Cut(rest, "-- disk\n")
-	disk, environ, complete = strings.Cut(rest, "-- environ\n")
-	return answers, identities, disk, environ, complete, nil
+	var t told
+	var rest string
+	t.answers, rest, _ = strings.Cut(string(res.Stdout), "-- ssh\n")
+	t.identities, rest, _ = strings.Cut(rest, "-- disk\n")
+	t.disk, t.environ, t.complete = strings.Cut(rest, "-- environ\n")
+	return t, nil
 }
 
 // maxProof bounds what comes back of one inquiry, in bytes.
 const maxProof = 4 << 20
 
 func (q *inquiry) ask(ctx context.Context, list []question) error {
-	answers, identities, disk, environ, complete, err := q.run(ctx, list)
+	t, err := q.run(ctx, list)
 	if err != nil {
 		return err
 	}
 	for _, ask := range list {
-		q.judge(ask, answerOf(answers, ask))
+		q.judge(ask, answerOf(t.answers, ask))
 	}
-	q.hold("SSH identities", strings.TrimSpace(identities) == "", "a forwarded agent offers keys; turn it off (sbx settings set ssh.agentForwardingEnabled false)")
-	q.hold("credential values in any process's environment or command line", complete && !q.known.Contains([]byte(environ)), "a real value is visible, or they could not be read")
+	q.hold("SSH identities", strings.TrimSpace(t.identities) == "", "a forwarded agent offers keys; turn it off (sbx settings set ssh.agentForwardingEnabled false)")
+	q.hold("credential values in any process's environment or command line", t.complete && !q.known.Contains([]byte(t.environ)), "a real value is visible, or they could not be read")
 	if q.fresh {
-		q.hold("credential values on the disk", !q.known.Contains([]byte(disk)), "a real value is in a file")
-		q.strangers(environ, disk)
+		q.hold("credential values on the disk", !q.known.Contains([]byte(t.disk)), "a real value is in a file")
+		q.strangers(t.environ, t.disk)
 	}
 	if q.box.Role == pair.RoleAgent {
-		q.planHost(ctx, answerOf(answers, question{name: ownCredential}).body)
+		q.planHost(ctx, answerOf(t.answers, question{name: ownCredential}).body)
 	}
 	return errors.Join(q.errs...)
 }
@@ -386,13 +397,13 @@ func (q *inquiry) planHost(ctx context.Context, account []byte) {
 		return
 	}
 	ask := question{name: "the plan's model host accepts it", url: strings.TrimSuffix(said.Endpoints.API, "/") + "/models", want: wantAccepted}
-	answers, _, _, _, _, err := (&inquiry{box: q.box, spec: q.spec}).run(ctx, []question{ask})
+	t, err := (&inquiry{box: q.box, spec: q.spec}).run(ctx, []question{ask})
 	if err != nil {
 		q.errs = append(q.errs, err)
 		return
 	}
 	before := len(q.errs)
-	q.judge(ask, answerOf(answers, ask))
+	q.judge(ask, answerOf(t.answers, ask))
 	if len(q.errs) > before && q.spec.Secret.Strategy == Service {
 		q.errs = append(q.errs, fmt.Errorf("%w: the engine's github service may not cover %s; try agent.strategy: custom", ErrNotProven, u.Host))
 	}

@@ -41,7 +41,7 @@ func Rebind(ctx context.Context, engine SecretEngine, p *pair.Pair, plan Plan, c
 // Rotate replaces a role's credential in a pair in place and proves from inside that the new one is in use. The record of
 // changes gets the outcome. The error matches [ErrStale] if the host refuses what the sandbox sends now: that an engine
 // says it has taken a value does not mean that a running sandbox uses it (docker/sbx-releases#477).
-func (g Grants) Rotate(ctx context.Context, engine RotateEngine, p *pair.Pair, plan Plan, role pair.Role, value secrets.Value) (events.Rotated, error) {
+func (g Changes) Rotate(ctx context.Context, engine RotateEngine, p *pair.Pair, plan Plan, role pair.Role, value secrets.Value) (events.Rotated, error) {
 	s, box := plan.side(p, role)
 	if err := bind(ctx, engine, p, s, value); err != nil {
 		return events.Rotated{}, fmt.Errorf("rotate the %s sandbox's credential: %w", role, err)
@@ -58,7 +58,7 @@ func (g Grants) Rotate(ctx context.Context, engine RotateEngine, p *pair.Pair, p
 // Withdraw takes a role's credential out of a pair in place and proves from inside that its host refuses the sandbox now.
 // A global secret that would show again is kept out by a worthless one. The error matches [ErrNotProven] if the host
 // still takes what the sandbox sends.
-func (g Grants) Withdraw(ctx context.Context, engine RotateEngine, p *pair.Pair, plan Plan, role pair.Role) (events.Rotated, error) {
+func (g Changes) Withdraw(ctx context.Context, engine RotateEngine, p *pair.Pair, plan Plan, role pair.Role) (events.Rotated, error) {
 	s, box := plan.side(p, role)
 	if err := withdraw(ctx, engine, p, s); err != nil {
 		return events.Rotated{}, fmt.Errorf("withdraw the %s sandbox's credential: %w", role, err)
@@ -126,11 +126,11 @@ func settled(ctx context.Context, box *pair.Sandbox, s Spec, want func(string) b
 			case <-time.After(settlePause):
 			}
 		}
-		answers, _, _, _, _, err := (&inquiry{box: box, spec: s}).run(ctx, []question{ask})
+		t, err := (&inquiry{box: box, spec: s}).run(ctx, []question{ask})
 		if err != nil {
 			return "", err
 		}
-		if word = strings.TrimSpace(answerOf(answers, ask).word(wantAccepted)); want(word) {
+		if word = strings.TrimSpace(answerOf(t.answers, ask).word(wantAccepted)); want(word) {
 			break
 		}
 	}

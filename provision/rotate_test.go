@@ -20,7 +20,7 @@ func TestCredentialsOfAPairInPlace(t *testing.T) {
 		t.Run(string(strategy), func(t *testing.T) {
 			t.Parallel()
 			v := newProving(t, func(in *provision.Input) { in.AgentStrategy = strategy })
-			changes := provision.GrantsIn(v.store.Dir(v.plan.Run), v.plan.Run)
+			changes := provision.ChangesIn(v.store.Dir(v.plan.Run), v.plan.Run)
 			say := func(own said) {
 				if _, err := v.prove(map[string]said{"agent: own": own}, map[string]string{"agent: environ": "\n"}, false); own.status == 200 && err != nil {
 					t.Fatal(err)

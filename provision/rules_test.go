@@ -120,7 +120,7 @@ func TestGrantsOnAPairInPlace(t *testing.T) {
 	if _, err := provision.Apply(t.Context(), b.engine.Unverified(), p, b.plan, creds); err != nil {
 		t.Fatal(err)
 	}
-	grants := provision.GrantsIn(b.store.Dir(b.plan.Run), b.plan.Run)
+	grants := provision.ChangesIn(b.store.Dir(b.plan.Run), b.plan.Run)
 	given, err := grants.Give(t.Context(), b.engine, b.plan, []string{"docs.example.com:443", "b.example.com"})
 	if err != nil || len(given) != 2 {
 		t.Fatalf("granted %v, %v", given, err)
