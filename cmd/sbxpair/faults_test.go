@@ -62,6 +62,7 @@ func setScene(t *testing.T, local bool) *scene {
 		call = "5s"
 		config["engine"] = map[string]any{"kind": "sbx", "path": program}
 		config["agent"] = map[string]any{"name": "copilot", "command": []string{filepath.Join(dir, "agent")}}
+		config["phases"] = []string{"execute", "verify"} // a recording can review nothing
 		config["local"], config["verify"], config["verifyIn"] = map[string]any{}, []string{repo.Verify}, "workspace"
 		policy := "policy: deny-all\n"
 		if err := os.WriteFile(filepath.Join(dir, "script.yaml"), []byte(policy), 0o600); err != nil {
@@ -281,6 +282,9 @@ func explained(verb, fault string) []int {
 		return []int{0, 129}
 	case "SIGKILL":
 		return []int{-1}
+	}
+	if fault == "hang" {
+		return []int{0, exitFailed, exitEngine, exitLeft, exitBudget} // a command in a sandbox is the run's own limits' to end
 	}
 	return []int{0, exitFailed, exitEngine, exitLeft, exitRefused}
 }
