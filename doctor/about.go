@@ -18,6 +18,7 @@ func Catalogue() []About {
 		{"token.pair", false, "are the two tokens different ones", "the split: one token for both would put push rights into the agent sandbox", true},
 		{"host.git", false, "git on this machine, 2.32 or newer", "the copy of the checkout, and taking in what the agent left", true},
 		{"checkout", false, "can the folder be copied for a run: commits, uncommitted changes, submodules, linked work trees", "the agent's copy: a run refuses what it cannot copy whole", true},
+		{"host.state", false, "can sbxpair keep its records", "every run: nothing is made before it is on record", true},
 		{"host.disk", false, "free space where sbxpair and the engine keep their state", "creating a pair; the engine's own message for this is often another one", false},
 		{"host.memory", false, "memory that is free for two sandboxes", "a sandbox that is killed in the middle of a run", false},
 		{"engine", false, "which engine a run would take, and why", "every run", true},

@@ -116,6 +116,7 @@ type Options struct {
 	State   string                                // sbxpair's folder of state
 	Home    string                                // the user's; "" leaves out what is looked for there
 	Dir     string                                // the checkout that a run would take; "" looks at none
+	Asked   bool                                  // Dir was named by the user
 	Path    string                                // list of folders in which other programs called sbx are looked for
 	Lookup  func(string) (string, bool)           // reads the environment
 	Reach   func(pair.EngineRef) *sbx.Client      // client of an engine that a lease names; nil: leases of other engines are left out

@@ -209,6 +209,65 @@ func TestOneCause(t *testing.T) {
 	}
 }
 
+// A pair without a record here may be a living run's of another state folder: it is told, and never taken away unasked.
+func TestNoRecordIsNotOver(t *testing.T) {
+	b := newBench(t, "policy: deny-all")
+	run := pair.NewRunID(time.Unix(4, 0))
+	name := run.Name(pair.RoleAgent)
+	if _, err := b.client().Create(t.Context(), sbx.CreateSpec{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.client().SecretSet(t.Context(), sbx.ServiceSecret{Service: "github", Sandbox: name, Value: secrets.New(pat("c")), NoCheck: true}); err != nil {
+		t.Fatal(err)
+	}
+	r := b.examine()
+	want(t, r, "leftovers.pairs", Warn, string(run), "another state folder", "sbxpair prune")
+	want(t, r, "leftovers.secrets", OK)
+	if len(r.Fixes()) != 0 {
+		t.Errorf("fixes: %+v", r.Fixes())
+	}
+}
+
+// What stands in the way of a run's first steps is red before it: a state folder that is none, a git that hangs, a folder that
+// was named and is no checkout, a token file that is a pipe.
+func TestWhatWouldStopARun(t *testing.T) {
+	b := newBench(t, "policy: deny-all")
+	b.opts.State = filepath.Join(b.dir, "file")
+	if err := os.WriteFile(b.opts.State, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := b.examine()
+	want(t, r, "host.state", Bad, "nothing can be kept in", "XDG_STATE_HOME")
+
+	b = newBench(t, "policy: deny-all").none()
+	b.opts.Dir, b.opts.Asked = t.TempDir(), true
+	want(t, b.examine(), "checkout", Bad)
+	b.opts.Asked, b.opts.Home = false, b.opts.Dir
+	if out, err := exec.CommandContext(t.Context(), "git", "init", "-q", b.opts.Dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	want(t, b.examine(), "checkout", Warn, "--dir")
+
+	b = newBench(t, "policy: deny-all").none()
+	b.opts.Limit = 300 * time.Millisecond
+	if err := os.WriteFile(filepath.Join(b.dir, "git"), []byte("#!/bin/sh\nsleep 60\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", b.dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	lookup := b.opts.Lookup
+	b.opts.Lookup = func(name string) (string, bool) {
+		if name == "PATH" {
+			return os.LookupEnv(name)
+		}
+		return lookup(name)
+	}
+	began := time.Now()
+	want(t, b.examine(), "host.git", Unknown, "could not check")
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("a git that hangs took %s", took)
+	}
+}
+
 // dead is an owner that is not there any more.
 func dead() pair.Owner {
 	o := pair.Self()

@@ -445,19 +445,34 @@ func (e *examination) leftovers(ctx context.Context, engine sbx.Engine, usable b
 // leftBehind asks the engines what runs that are over left in them. known is a reason why the answer is not the whole one.
 func (e *examination) leftBehind(ctx context.Context, engines []reach, known error) {
 	e.ask(ctx, "leftovers.pairs", func(ctx context.Context) (Check, error) {
-		var runs []string
+		var runs, strange []string
 		errs := []error{known}
 		for _, r := range engines {
 			found, err := pair.FindLeftovers(ctx, r.client, e.Store, r.ref)
 			errs = append(errs, err)
 			for _, left := range found {
+				if !left.Recorded() {
+					strange = append(strange, string(left.Run))
+					continue
+				}
 				runs = append(runs, fmt.Sprintf("%s (%s)", left.Run, left.Reason))
 			}
 		}
+		elsewhere := ""
+		if len(strange) > 0 { // a run of another state folder may be alive: not to be fixed unasked
+			elsewhere = "no record here of: " + strings.Join(strange, ", ") + "; if no sbxpair of another state folder has them, sbxpair prune removes them"
+		}
+		if len(runs) == 0 && elsewhere != "" {
+			return Check{Verdict: Warn, Detail: elsewhere, Remedy: "sbxpair prune"}, nil
+		}
 		if len(runs) > 0 {
+			if elsewhere != "" {
+				elsewhere = "; " + elsewhere
+			}
 			fix := e.fix(Fix{ID: "leftovers.pairs", What: "remove the sandboxes, secrets and rules of: " + strings.Join(runs, ", ") + " (sbxpair prune)", do: func(ctx context.Context, o Options) error {
 				for _, r := range engines {
 					found, err := pair.FindLeftovers(ctx, r.client, o.Store, r.ref)
+					found = slices.DeleteFunc(found, func(l pair.Leftover) bool { return !l.Recorded() })
 					if err == nil {
 						err = pair.Prune(ctx, r.client, o.Store, found)
 					}
@@ -472,7 +487,7 @@ func (e *examination) leftBehind(ctx context.Context, engines []reach, known err
 				}
 				return nil
 			}})
-			return Check{Verdict: Warn, Detail: fmt.Sprintf("%d runs left something behind: %s", len(runs), strings.Join(runs, ", ")), Remedy: "sbxpair prune", Fix: fix}, nil
+			return Check{Verdict: Warn, Detail: fmt.Sprintf("%d runs left something behind: %s", len(runs), strings.Join(runs, ", ")) + elsewhere, Remedy: "sbxpair prune", Fix: fix}, nil
 		}
 		if err := errors.Join(errs...); err != nil {
 			return Check{}, err
@@ -489,8 +504,8 @@ func (e *examination) leftBehind(ctx context.Context, engines []reach, known err
 			}
 			for _, s := range list {
 				run, _, ours := pair.ParseName(s.Sandbox)
-				if l, err := e.Store.Load(run); !ours || err == nil && l.State == pair.Open {
-					continue // an open lease's own secrets; where its owner is dead, prune takes them
+				if l, err := e.Store.Load(run); !ours || err != nil || l.State == pair.Open {
+					continue // an open lease's own secrets, which prune takes where its owner is dead; or those of a run without a record, see leftovers.pairs
 				}
 				names = append(names, s.Sandbox)
 				fixes = append(fixes, func(ctx context.Context) error { return r.client.SecretRemove(ctx, s) })

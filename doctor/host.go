@@ -34,12 +34,15 @@ func (e *examination) git(ctx context.Context) {
 		if err != nil {
 			return Check{Verdict: Bad, Detail: "git is not installed", Remedy: "install git 2.32 or newer"}, nil
 		}
-		cmd := exec.CommandContext(ctx, path, "--version")
-		cmd.Env = []string{"LC_ALL=C"}
-		out, err := cmd.Output()
+		search, _ := e.Lookup("PATH") // it may be a script that looks for the real one
+		res, err := sbx.Exec{Path: path, Env: []string{"LC_ALL=C", "PATH=" + search}}.Run(ctx, sbx.Cmd{Op: "git", Args: []string{"--version"}})
+		if err == nil && res.Code != 0 {
+			err = fmt.Errorf("exit %d: %.200s", res.Code, oneLine(string(res.Stderr)))
+		}
 		if err != nil {
 			return Check{}, fmt.Errorf("%s --version: %w", path, err)
 		}
+		out := res.Stdout
 		version := sbx.ParseSemver(string(out))
 		switch {
 		case !version.Known():
@@ -68,8 +71,10 @@ func (e *examination) checkout(ctx context.Context) {
 			return Check{Verdict: Warn, Detail: look.Top + ": HEAD is on no branch", Remedy: "git switch BRANCH, or say where the pull request goes: --base BRANCH"}, nil
 		case err == nil:
 			return Check{Verdict: OK, Detail: fmt.Sprintf("%s, branch %s", look.Top, look.BaseBranch)}, nil
-		case errors.Is(err, workspace.ErrNotRepository), errors.Is(err, workspace.ErrForbiddenDir):
+		case errors.Is(err, workspace.ErrNotRepository) && !e.Asked:
 			return Check{Verdict: OK, Detail: "this folder is no checkout; name the one that a run is for with --dir"}, nil
+		case errors.Is(err, workspace.ErrForbiddenDir) && !e.Asked:
+			return Check{Verdict: Warn, Detail: oneLine(err.Error()), Remedy: "name the checkout that a run is for with --dir"}, nil
 		case errors.Is(err, workspace.ErrDirty):
 			return Check{Verdict: Warn, Detail: oneLine(err.Error()), Remedy: refused.Remedy}, nil
 		case is && !errors.Is(err, workspace.ErrNoGit):
@@ -80,6 +85,17 @@ func (e *examination) checkout(ctx context.Context) {
 }
 
 func (e *examination) machine(ctx context.Context) {
+	e.ask(ctx, "host.state", func(context.Context) (Check, error) {
+		dir := existing(e.State)
+		made, err := os.MkdirTemp(dir, ".doctor-")
+		if err == nil {
+			err = os.Remove(made)
+		}
+		if err != nil {
+			return Check{Verdict: Bad, Detail: fmt.Sprintf("nothing can be kept in %s: %s", e.State, oneLine(err.Error())), Remedy: "make it a folder that you may write to, or name another with XDG_STATE_HOME"}, nil
+		}
+		return Check{Verdict: OK, Detail: "records are kept in " + e.State}, nil
+	})
 	e.ask(ctx, "host.disk", func(context.Context) (Check, error) {
 		dir := existing(e.State)
 		free, err := freeDisk(dir)

@@ -100,6 +100,10 @@ func FindLeftovers(ctx context.Context, engine Engine, store *Store, ref EngineR
 	return found, leaseErr
 }
 
+// Recorded reports whether the run's lease is here. One without may have it elsewhere, and be alive: another user's state
+// folder, a container's.
+func (l Leftover) Recorded() bool { return l.lease != nil }
+
 // Bounds of a prune.
 const (
 	pruneLimit = 2 * time.Minute // of one leftover

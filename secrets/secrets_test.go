@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -278,6 +279,23 @@ func TestKeyringAndGH(t *testing.T) {
 	for _, bad := range []secrets.Source{{}, {Env: "A", File: "/x"}, {Keyring: "copilot"}, {Keyring: "/x"}, {GH: "--help"}, {GH: "a b"}} {
 		if err := bad.Check(); !errors.Is(err, secrets.ErrUnfit) {
 			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
+// A file that is none would be waited for, or read, without end.
+func TestFileThatIsNone(t *testing.T) {
+	dir := t.TempDir()
+	pipe, large := filepath.Join(dir, "pipe"), filepath.Join(dir, "large")
+	if out, err := exec.CommandContext(t.Context(), "mkfifo", "-m", "600", pipe).CombinedOutput(); err != nil {
+		t.Skipf("no pipes here: %v %s", err, out)
+	}
+	if err := os.WriteFile(large, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{pipe, large, dir} {
+		if _, err := (secrets.Source{File: file}).Resolve(t.Context(), nil); !errors.Is(err, secrets.ErrUnfit) {
+			t.Errorf("%s: %v", file, err)
 		}
 	}
 }

@@ -114,6 +114,9 @@ func (s Source) resolve(ctx context.Context, lookup func(string) (string, bool))
 	return Value{}, fmt.Errorf("%w: no source is configured", ErrMissing)
 }
 
+// maxCredential bounds what a file of a credential holds, in bytes.
+const maxCredential = 64 << 10
+
 func readFile(path string) (Value, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -121,6 +124,8 @@ func readFile(path string) (Value, error) {
 		return Value{}, fmt.Errorf("%w: file %s does not exist", ErrMissing, path)
 	case err != nil:
 		return Value{}, fmt.Errorf("read credential: %w", err)
+	case !info.Mode().IsRegular() || info.Size() > maxCredential:
+		return Value{}, fmt.Errorf("%w: %s is not a plain file of at most %d bytes", ErrUnfit, path, maxCredential)
 	case info.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/':
 		return Value{}, fmt.Errorf("%w: file %s can be read by others (mode %04o); run: chmod 600 %[2]s", ErrUnfit, path, info.Mode().Perm())
 	}

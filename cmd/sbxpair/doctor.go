@@ -27,6 +27,7 @@ type doctorOptions struct {
 	dryRun      bool
 	conformance bool
 	from, out   string
+	asked       bool // for a folder: -C
 }
 
 func newDoctorCmd(a *app) *cobra.Command {
@@ -38,6 +39,7 @@ func newDoctorCmd(a *app) *cobra.Command {
 			"deep report a run will start. Ends with 1 if a check is red. The checks: docs/reference/doctor.md.",
 		Example: "  sbxpair doctor\n  sbxpair doctor --deep --repo octo/slugify\n  sbxpair doctor --fix\n  sbxpair doctor --conformance\n  SBXPAIR_RECORD=/tmp/calls sbxpair doctor --conformance && sbxpair doctor --import /tmp/calls --out fixtures",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.asked = cmd.Flags().Changed("dir")
 			if err := opts.check(cmd.Flags().Changed); err != nil {
 				return &usageError{err}
 			}
@@ -93,7 +95,7 @@ func runDoctor(ctx context.Context, a *app, opts doctorOptions) error {
 		return err
 	}
 	o := a.doctorOptions(loaded.Config)
-	o.Deep, o.Fresh = opts.deep, opts.fresh
+	o.Deep, o.Fresh, o.Asked = opts.deep, opts.fresh, opts.asked
 	report := doctor.Examine(ctx, o)
 	var fixed []doctor.Fix
 	var fixErr error

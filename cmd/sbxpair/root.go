@@ -203,11 +203,26 @@ func (a *app) report(err error) {
 	}
 }
 
+// keeper keeps the first error of a writer: a result that was not written was not given.
+type keeper struct {
+	w   io.Writer
+	err error
+}
+
+func (k *keeper) Write(p []byte) (int, error) {
+	n, err := k.w.Write(p)
+	if k.err == nil {
+		k.err = err
+	}
+	return n, err
+}
+
 // print writes a result: as JSON if that was asked for, else by text.
 func (a *app) print(v any, text func(io.Writer)) error {
 	if !a.json {
-		text(a.stdout)
-		return nil
+		w := &keeper{w: a.stdout}
+		text(w)
+		return w.err
 	}
 	enc := json.NewEncoder(a.stdout)
 	enc.SetEscapeHTML(false)
