@@ -212,9 +212,16 @@ func TestInterruptInEachPhase(t *testing.T) {
 			if phase == events.PhasePlan || phase == events.PhaseReview {
 				s.Env = append(s.Env, "SBXPAIR_PHASES=plan,execute,review")
 			}
+			args := runArgs(s)
+			if phase == events.PhaseTask {
+				if _, err := s.Hub.AddIssue(stage.FullName, repo.Owner, "Too many dashes", repo.Task); err != nil {
+					t.Fatal(err)
+				}
+				args = append(args[:len(args)-1], "--issue", "1")
+			}
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			cmd := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
+			cmd := s.Command(ctx, append([]string{"--config", s.Config}, args...)...)
 			var stdout, stderr bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
