@@ -150,6 +150,19 @@ func TestNeutral(t *testing.T) {
 			t.Errorf("%q becomes %q, want %q", tt[0], got, tt[1])
 		}
 	}
+	listed := newNeutral(Mine{}, []sbx.Recording{
+		{Args: []string{"create", "--name", "x1", "shell", "/srv/acme/plan:ro"}},
+		{Args: []string{"secret", "ls"}, Stdout: `{"secrets":[{"scope":"merger","type":"service","name":"github"}],"custom_secrets":[{"scope":"merger","targets":["db.corp"],"env":"ACME_PASS","placeholder":"sbx-cs-aaaaaaaaaaaaaaaa"}]}`},
+		{Args: []string{"prune", "--dry-run", "--json"}, Stdout: `{"would_remove":[{"name":"layoffs"}]}`},
+	})
+	for text, want := range map[string]string{
+		"merger has ACME_PASS": "demo-2 has SECRET_1", "layoffs would go": "demo-3 would go",
+		"in /srv/acme/plan now": "in /home/dev/project now", "/mnt/users/jdoe/x and /run/user/31337/jdoe": "/home/dev/files and /run/user/1000",
+	} {
+		if got := listed.text("ls", text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
 	if got := n.text("settings-get", "ssh.agentforwarding   true"); got != "ssh.agentforwarding   true" {
 		t.Errorf("the key of a setting becomes %q", got)
 	}

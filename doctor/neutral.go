@@ -29,6 +29,8 @@ var (
 	masked    = regexp.MustCompile(`[A-Za-z0-9_-]*\*{4,}[.*]*[A-Za-z0-9_-]*`) // as secret ls shows values: with their first and last letters
 	emails    = regexp.MustCompile(`[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+`)
 	signedIn  = regexp.MustCompile(`(username: |Signed in as )[^\]\s]+`)
+	runtimes  = regexp.MustCompile(`/run/user/[0-9]+(/[^\s"':,]*)?`)
+	ownPaths  = regexp.MustCompile(`/(srv|mnt|media|data|work|workspaces?|Volumes|nfs|export|net|projects|code|src)/[^\s"':,]+`)
 	homes     = regexp.MustCompile(`(/home/|/Users/|(?i:[a-z]:\\+Users\\+))[^/\\\s"':]+`)
 	tmps      = regexp.MustCompile(`(/private)?(/var/folders|/tmp)/[^\s"':,]+`)
 	boxes     = regexp.MustCompile(`sbxpair-[a-z2-7]{12}-(agent|github)`)
@@ -78,23 +80,73 @@ func newNeutral(mine Mine, recordings []sbx.Recording) *neutral {
 			sandboxes++
 		}
 	}
+	folder := func(path string) {
+		to := "/home/dev/project"
+		if folders > 0 {
+			to = fmt.Sprintf("%s-%d", to, folders+1)
+		}
+		path = strings.TrimSuffix(path, ":ro")
+		if len(path) > 3 && (strings.HasPrefix(path, "/") || filepath.IsAbs(path)) && add(path, to) {
+			folders++
+		}
+	}
+	variables, rules, images := 0, 0, 0
 	for _, r := range recordings {
 		for _, called := range sandboxesOf(r) {
 			box(called)
 		}
-		list, err := sbx.ParseSandboxes([]byte(r.Stdout))
-		if r.Verb() != "ls" || err != nil {
-			continue
-		}
-		for _, b := range list {
-			box(b.Name)
-			for _, w := range b.Workspaces {
-				to := "/home/dev/project"
-				if folders > 0 {
-					to = fmt.Sprintf("%s-%d", to, folders+1)
+		out := []byte(r.Stdout)
+		switch r.Verb() {
+		case "create", "run":
+			for _, arg := range r.Args {
+				folder(arg)
+			}
+		case "ls":
+			list, _ := sbx.ParseSandboxes(out) // what cannot be read names nobody that we know of
+			for _, b := range list {
+				box(b.Name)
+				for _, w := range b.Workspaces {
+					folder(w)
 				}
-				if len(w) > 3 && add(w, to) {
-					folders++
+			}
+		case "secret-ls":
+			list, _ := sbx.ParseSecrets(out)
+			for _, s := range list {
+				box(s.Sandbox)
+				if s.Env != "" && add(s.Env, fmt.Sprintf("SECRET_%d", variables+1)) {
+					variables++
+				}
+			}
+		case "policy-ls", "policy-inspect":
+			list, _ := sbx.ParseRules(out)
+			for _, rule := range list {
+				box(rule.Sandbox)
+				for _, called := range []string{rule.Name, rule.Policy} {
+					if called != "" && !strings.HasPrefix(called, "default") && !uuids.MatchString(called) && !hostNames.MatchString(called) && add(called, fmt.Sprintf("rule-%d", rules+1)) {
+						rules++
+					}
+				}
+			}
+		case "policy-log":
+			log, _ := sbx.ParsePolicyLog(out)
+			for _, e := range append(log.Blocked, log.Allowed...) {
+				box(e.Sandbox)
+			}
+		case "template-ls":
+			list, _ := sbx.ParseTemplates(out)
+			for _, image := range list {
+				if !strings.HasPrefix(image.Repository, "docker/") && add(image.Repository, fmt.Sprintf("team/image-%d", images+1)) {
+					images++
+				}
+			}
+		case "prune":
+			var removed struct {
+				Would   []struct{ Name string } `json:"would_remove"`
+				Removed []struct{ Name string } `json:"removed"`
+			}
+			if json.Unmarshal(out, &removed) == nil {
+				for _, b := range append(removed.Would, removed.Removed...) {
+					box(b.Name)
 				}
 			}
 		}
@@ -166,6 +218,8 @@ func (n *neutral) text(verb, s string) string {
 	}
 	group(tmps, "/tmp/work")
 	group(homes, "${1}dev")
+	group(runtimes, "/run/user/1000")
+	group(ownPaths, "/home/dev/files")
 	group(slugs, "${1}octo/slugify")
 	swap(uuids, func(id string) string { return numbered(n.ids, id, "c0ffee00-1111-4222-8333-%012d") })
 	settings := strings.HasPrefix(verb, "settings") // their keys have dots
