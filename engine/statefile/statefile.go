@@ -22,7 +22,7 @@ import (
 )
 
 // LockTimeout bounds the wait for another process that changes the same file.
-const LockTimeout = 10 * time.Second
+const LockTimeout = 30 * time.Second
 
 // maxSize bounds what is read into memory, in bytes.
 const maxSize = 64 << 20
