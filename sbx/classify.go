@@ -1,6 +1,10 @@
 package sbx
 
-import "strings"
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
 
 // This file is the one reader of the engine's prose. Each wording has a fixture or a test with the place where it was
 // seen. Matching ignores case; a text that nothing here knows (translated, new, empty) has no kind.
@@ -55,19 +59,21 @@ func phrases() []phrase {
 	}
 }
 
-// classify gives the kinds that an engine's error text stands for, or none.
-func classify(text string) []error {
-	table := phrases()
-	lines := make([]string, 0, 8)
+// classify gives the kinds that an engine's error text stands for, or none. args are those of the call: what a user named
+// says nothing of the reason, so a phrase that lies within one of them, or within a name in quotes, does not count.
+func classify(text string, args []string) []error {
+	table, own := phrases(), ownWords(args)
+	lines := make([]said, 0, 8)
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" && !isWarning(line) && !isPreamble(line) {
-			lines = append(lines, strings.ToLower(line))
+			lower := strings.ToLower(line)
+			lines = append(lines, said{lower, namesIn(lower, own)})
 		}
 	}
 	// A phrase early in the table beats one further down, on whatever line it stands.
 	for _, p := range table {
 		for _, line := range lines {
-			if containsAll(line, p.all) {
+			if line.hasAll(p.all) {
 				return p.kinds
 			}
 		}
@@ -75,13 +81,76 @@ func classify(text string) []error {
 	return nil
 }
 
-func containsAll(line string, all []string) bool {
-	for _, part := range all {
-		if !strings.Contains(line, part) {
+// said is a line, in lower case, and where names stand in it.
+type said struct {
+	line  string
+	names [][2]int
+}
+
+func (s said) hasAll(parts []string) bool {
+	return !slices.ContainsFunc(parts, func(part string) bool { return !s.has(part) })
+}
+
+// has reports whether part occurs, and not just within a name.
+func (s said) has(part string) bool {
+	for from := 0; ; {
+		at := strings.Index(s.line[from:], part)
+		if at < 0 {
 			return false
 		}
+		at += from
+		if !slices.ContainsFunc(s.names, func(n [2]int) bool { return n[0] <= at && at+len(part) <= n[1] }) {
+			return true
+		}
+		from = at + 1
 	}
-	return true
+}
+
+// ownWords gives what a user named in a call, in lower case: its arguments but for the verb, and the parts of
+// NAME=value and SANDBOX:/path.
+func ownWords(args []string) []string {
+	verb := strings.Split(Recording{Args: args}.Verb(), "-")
+	var own []string
+	for _, arg := range args {
+		if arg = strings.ToLower(arg); slices.Contains(verb, arg) || slices.Contains(own, arg) {
+			continue
+		}
+		own = append(own, arg)
+		for _, sep := range []string{"=", ":"} {
+			if left, right, cut := strings.Cut(arg, sep); cut {
+				own = append(own, left, right)
+			}
+		}
+	}
+	return slices.DeleteFunc(own, func(word string) bool { return word == "" })
+}
+
+// quoted finds one word in quotes.
+var quoted = regexp.MustCompile("'[^\\s'\"`]+'|\"[^\\s'\"`]+\"|`[^\\s'\"`]+`")
+
+// namesIn finds where a line has one of the words, or a word in quotes. An address of the engine itself is no name.
+func namesIn(line string, own []string) (names [][2]int) {
+	for _, at := range quoted.FindAllStringIndex(line, -1) {
+		if word := line[at[0]+1 : at[1]-1]; !isEngineAddress(word) {
+			names = append(names, [2]int{at[0] + 1, at[1] - 1})
+		}
+	}
+	for _, word := range own {
+		for from := 0; ; {
+			at := strings.Index(line[from:], word)
+			if at < 0 {
+				break
+			}
+			from += at + len(word)
+			names = append(names, [2]int{from - len(word), from})
+		}
+	}
+	return names
+}
+
+func isEngineAddress(word string) bool {
+	return strings.HasPrefix(word, "http://") || strings.HasPrefix(word, "//./pipe/") || strings.HasPrefix(word, `\\.\pipe\`) ||
+		strings.HasSuffix(word, "/sandboxd.sock") || strings.HasPrefix(word, "org.freedesktop.")
 }
 
 // tailText keeps the last limit bytes of s, from the start of a character on.

@@ -2,6 +2,7 @@ package sbx
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -117,6 +118,34 @@ func isWarning(line string) bool {
 	lower := strings.ToLower(line[:min(len(line), 12)])
 	return strings.HasPrefix(lower, "warn:") || strings.HasPrefix(lower, "warning:") ||
 		strings.HasPrefix(lower, "note:") || strings.HasPrefix(lower, "deprecated:")
+}
+
+// saysIncomplete recognises an error or a warning that says of the output beside it that it is not everything.
+func saysIncomplete(line string) bool {
+	if !hasErrorPrefix(line) && !isWarning(line) {
+		return false
+	}
+	lower := strings.ToLower(line)
+	return slices.ContainsFunc([]string{"incomplete", "not complete", "partial", "truncated", "not all "}, func(word string) bool {
+		return strings.Contains(lower, word)
+	})
+}
+
+// spoils reports whether a line within what a verb printed makes it no answer. sbx reports its failures behind a prefix.
+func spoils(line string) bool { return hasErrorPrefix(line) || saysIncomplete(line) }
+
+// firstSpoiling gives the first such line of text, or "".
+func firstSpoiling(text string) string {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); spoils(line) {
+			return line
+		}
+	}
+	return ""
+}
+
+func spoilt(line string) error {
+	return malformed("an error within the output: %s", tailText(line, 200))
 }
 
 // isPreamble recognises what a verb prints when it had to start the daemon first (sbx-releases#347).

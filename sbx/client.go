@@ -174,11 +174,19 @@ func (c *Client) Version(ctx context.Context) (Version, error) {
 	if known := c.knownVersion(); known != nil {
 		return *known, nil
 	}
-	select { // one asks, the others wait for its answer
+	// One asks, the others wait for its answer. The time to wait and to ask are one: behind an engine that hangs, whoever
+	// waited would else wait as long again for each of those before.
+	caller, begun := ctx, time.Now()
+	ctx, cancel := context.WithTimeout(caller, c.timeouts.Version)
+	defer cancel()
+	select {
 	case c.shared.asking <- struct{}{}:
 		defer func() { <-c.shared.asking }()
 	case <-ctx.Done():
-		return Version{}, fmt.Errorf("sbx %s: %w", opVersion, ctxError(ctx))
+		if caller.Err() != nil {
+			return Version{}, fmt.Errorf("sbx %s: %w", opVersion, ctxError(caller))
+		}
+		return Version{}, timedOut(opVersion, begun)
 	}
 	if known := c.knownVersion(); known != nil {
 		return *known, nil
@@ -296,6 +304,9 @@ func (c *Client) withGlobal(op string, args []string) []string {
 // start runs one verb; a non-zero exit is left to the caller. limit 0 means no deadline but ctx's.
 func (c *Client) start(ctx context.Context, op string, limit time.Duration, cmd Cmd) (Result, error) {
 	cmd.Op = op
+	if slices.ContainsFunc(cmd.Args, func(arg string) bool { return strings.ContainsRune(arg, 0) }) {
+		return Result{Code: -1}, invalid(op, "argument with a zero byte") // no system can pass it on
+	}
 	if op != opVersion {
 		if err := c.ready(ctx, op); err != nil {
 			return Result{Code: -1}, err
@@ -323,15 +334,7 @@ func (c *Client) start(ctx context.Context, op string, limit time.Duration, cmd 
 			prompt.kinds = append(slices.Clone(prompt.kinds), ErrTimeout)
 			return res, prompt
 		}
-		hint := ""
-		switch { // a stuck daemon or login lock makes every verb hang (sbx-releases#542, #381)
-		case op == opExec || op == opAttach:
-		case strings.HasPrefix(op, "daemon "):
-			hint = "sbx daemon restart (this stops all sandboxes)"
-		default:
-			hint = "check with: sbx daemon status"
-		}
-		return res, &TimeoutError{Op: op, After: time.Since(begun), cause: context.DeadlineExceeded, hint: hint}
+		return res, timedOut(op, begun)
 	}
 	if res.Killed {
 		return res, &ConnectionError{Op: op, Text: tailText(trimError(c.text(res)), 1<<10)}
@@ -340,6 +343,18 @@ func (c *Client) start(ctx context.Context, op string, limit time.Duration, cmd 
 		return res, c.unanswered(op, res, cmd.Args)
 	}
 	return res, nil
+}
+
+func timedOut(op string, begun time.Time) error {
+	hint := ""
+	switch { // a stuck daemon or login lock makes every verb hang (sbx-releases#542, #381)
+	case op == opExec || op == opAttach:
+	case strings.HasPrefix(op, "daemon "):
+		hint = "sbx daemon restart (this stops all sandboxes)"
+	default:
+		hint = "check with: sbx daemon status"
+	}
+	return &TimeoutError{Op: op, After: time.Since(begun), cause: context.DeadlineExceeded, hint: hint}
 }
 
 // whole masks values that the engine printed in pieces, with escapes or control characters between them: cleaned of
@@ -372,7 +387,7 @@ func (c *Client) maskShapes(text string) string { return c.shared.scanner.Mask(t
 // failure turns a non-zero exit into a typed error. args are those of the verb.
 func (c *Client) failure(op string, res Result, args []string) error {
 	text := c.text(res)
-	kinds := classify(text)
+	kinds := classify(text, args)
 	if prompt := c.findPrompt(op, text, c.withGlobal(op, args)); prompt != nil {
 		prompt.kinds = append(slices.Clone(prompt.kinds), kinds...)
 		return prompt
@@ -389,11 +404,36 @@ func (c *Client) failure(op string, res Result, args []string) error {
 
 // read runs a verb that prints a listing: with --json where the engine takes it, else as text.
 func (c *Client) read(ctx context.Context, op string, args ...string) ([]byte, error) {
-	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: append(args, "--json"), MaxCapture: maxListing})
+	out, err := c.query(ctx, op, append(args, "--json")...)
 	if errors.Is(err, ErrRefusedFlag) {
-		res, err = c.call(ctx, op, c.timeouts.Query, Cmd{Args: args, MaxCapture: maxListing})
+		out, err = c.query(ctx, op, args...)
+	}
+	return out, err
+}
+
+// query runs a verb that prints what is there. An error of the engine beside an answer is a failure whatever the exit
+// status: the answer is then not all that there is.
+func (c *Client) query(ctx context.Context, op string, args ...string) ([]byte, error) {
+	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: args, MaxCapture: maxListing})
+	if err == nil {
+		err = c.besideAnswer(op, res, args)
 	}
 	return res.Stdout, err
+}
+
+// besideAnswer gives the failure that standard error tells of although the verb exited with 0: an error of a known kind, or
+// words that say that something is missing. Any other is noise that says nothing of the answer.
+func (c *Client) besideAnswer(op string, res Result, args []string) error {
+	var said []string
+	for line := range strings.Lines(clean(res.Stderr[max(0, len(res.Stderr)-4*maxErrorText):])) {
+		if line = strings.TrimSpace(line); hasErrorPrefix(line) && len(classify(line, args)) > 0 || saysIncomplete(line) {
+			said = append(said, line)
+		}
+	}
+	if said == nil {
+		return nil
+	}
+	return c.failure(op, Result{Stderr: []byte(strings.Join(said, "\n"))}, args)
 }
 
 // maxListing bounds a listing: 10,000 sandboxes are about 4 MiB of JSON.

@@ -44,9 +44,9 @@ func allowedEnv(name string) bool {
 	}
 	for _, prefix := range []string{"DOCKER_SANDBOXES_", "SANDBOXES_", "SBX_LOCAL_"} {
 		if strings.HasPrefix(upper, prefix) {
-			return !slices.ContainsFunc([]string{"TOKEN", "SECRET", "PASS", "CREDENTIAL", "API_KEY"}, func(word string) bool {
+			return !slices.ContainsFunc([]string{"TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "KEY"}, func(word string) bool {
 				return strings.Contains(upper, word)
-			})
+			}) && !slices.Contains(strings.Split(upper, "_"), "PAT") // not PATH
 		}
 	}
 	return false

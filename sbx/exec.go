@@ -125,7 +125,7 @@ func (c *Client) execFailure(ctx context.Context, sandbox string, spec ExecSpec,
 		return nil
 	}
 	text := clean(res.Stderr)
-	kinds := classify(text)
+	kinds := classify(text, []string{opExec, sandbox})
 	message := trimError(text)
 	switch {
 	case len(kinds) == 0 || !engineShaped(text):
@@ -388,7 +388,10 @@ func (f *preambleFilter) flush() error {
 	if len(held) == 0 {
 		return nil
 	}
-	_, err := f.w.Write(held)
+	n, err := f.w.Write(held)
+	if err == nil && n < len(held) {
+		err = io.ErrShortWrite
+	}
 	return err
 }
 

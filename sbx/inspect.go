@@ -57,8 +57,11 @@ func readInspection(out []byte) (Inspection, error) {
 	if looksJSON(out) {
 		return parseInspectionJSON(out)
 	}
-	in := Inspection{}
-	for line := range strings.Lines(clean(out)) {
+	in, text := Inspection{}, clean(out)
+	if said := firstSpoiling(text); said != "" {
+		return Inspection{}, spoilt(said)
+	}
+	for line := range strings.Lines(text) {
 		key, value, ok := strings.Cut(strings.TrimSpace(line), ":")
 		if !ok {
 			continue

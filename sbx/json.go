@@ -13,13 +13,18 @@ import (
 // sbx-releases#347), and behind it that an update is available (sbxflow#75), each on lines of its own; any other text behind
 // it is an error that gives its length and not its content. The document must be an object that has the key, or one of
 // several written "a|b", with a value that is not null: no version is known to print null for "none" (fixtures/sbx). Key "[]"
-// wants a list of objects. A key that comes twice in one object is an error: nobody knows which counts.
+// wants a list of objects. A key that comes twice in one object is an error: nobody knows which counts. So is a document, or
+// a line before or behind it, that tells of an error: it is then not all of the answer.
 func decodeJSON(out []byte, key string, into any) error {
 	doc, err := findJSON(out, key)
 	if err != nil {
 		return err
 	}
-	if key := repeatedKey(doc); key != "" {
+	key, failure := unsoundKey(doc)
+	switch {
+	case key != "" && failure:
+		return malformed("JSON document says of itself %q", tailText(key, 80))
+	case key != "":
 		return malformed("JSON document has %q twice in one object", tailText(key, 80))
 	}
 	if err := json.Unmarshal(doc, into); err != nil {
@@ -45,6 +50,9 @@ func findJSON(out []byte, key string) (json.RawMessage, error) {
 	other := false // a document of another kind was seen
 	for rest := text; len(rest) > 0; {
 		line, after, _ := bytes.Cut(rest, []byte{'\n'})
+		if said := string(bytes.TrimSpace(line[:min(len(line), maxPreambleLine)])); spoils(said) {
+			return nil, spoilt(said)
+		}
 		if !opensJSON(bytes.TrimSpace(line)) {
 			rest = after
 			continue
@@ -75,11 +83,16 @@ func findJSON(out []byte, key string) (json.RawMessage, error) {
 	return nil, malformed("no JSON document")
 }
 
+const boxFrame = "│┃╭╮╰╯┌┐└┘─━═╔╗╚╝║"
+
 // isTrailingNotice recognises what sbx may add once a day behind its output: that an update is available. The notice is
 // boxed in some versions.
 func isTrailingNotice(tail string) bool {
+	if firstSpoiling(tail) != "" {
+		return false
+	}
 	for line := range strings.Lines(tail) {
-		line = strings.ToLower(strings.Trim(line, " \t\r\n│┃|╭╮╰╯┌┐└┘─━═╔╗╚╝║*-+="))
+		line = strings.ToLower(strings.Trim(line, " \t\r\n|*-+="+boxFrame))
 		if line == "" {
 			continue
 		}
@@ -161,9 +174,10 @@ func hasKey(doc json.RawMessage, key string) bool {
 	return false
 }
 
-// repeatedKey gives a key that comes twice in one object of a valid document, or "". encoding/json would take the last and
-// mix objects, and tells upper from lower case only where both are there.
-func repeatedKey(doc json.RawMessage) string {
+// unsoundKey gives a key that comes twice in one object of a valid document, or "". encoding/json would take the last and
+// mix objects, and tells upper from lower case only where both are there. failure: it is a key of the document itself
+// instead, by which that says that it is not all of the answer.
+func unsoundKey(doc json.RawMessage) (key string, failure bool) {
 	type frame struct {
 		object bool
 		keys   [][]byte
@@ -171,19 +185,19 @@ func repeatedKey(doc json.RawMessage) string {
 	}
 	const few = 16
 	var stack []frame
-	key := false // a string that comes now is a key
+	isKey := false // a string that comes now is a key
 	for i := 0; i < len(doc); i++ {
 		switch doc[i] {
 		case '{', '[':
 			stack = append(stack, frame{object: doc[i] == '{'})
-			key = doc[i] == '{'
+			isKey = doc[i] == '{'
 		case '}', ']':
 			stack = stack[:len(stack)-1]
-			key = false
+			isKey = false
 		case ',':
-			key = len(stack) > 0 && stack[len(stack)-1].object
+			isKey = len(stack) > 0 && stack[len(stack)-1].object
 		case ':':
-			key = false
+			isKey = false
 		case '"':
 			end := i + 1
 			for doc[end] != '"' {
@@ -192,7 +206,7 @@ func repeatedKey(doc json.RawMessage) string {
 				}
 				end++
 			}
-			if key {
+			if isKey {
 				name := doc[i+1 : end]
 				if bytes.IndexByte(name, '\\') >= 0 {
 					var plain string
@@ -200,10 +214,13 @@ func repeatedKey(doc json.RawMessage) string {
 						name = []byte(plain)
 					}
 				}
+				if len(stack) == 1 && isFailureKey(name) && saysSomething(doc[end+1:]) {
+					return string(name), true
+				}
 				top := &stack[len(stack)-1]
 				for _, have := range top.keys {
 					if len(have) == len(name) && bytes.EqualFold(have, name) {
-						return string(name)
+						return string(name), false
 					}
 				}
 				switch {
@@ -215,7 +232,7 @@ func repeatedKey(doc json.RawMessage) string {
 				default:
 					folded := string(bytes.ToLower(name))
 					if top.more[folded] {
-						return string(name)
+						return string(name), false
 					}
 					top.more[folded] = true
 				}
@@ -223,7 +240,26 @@ func repeatedKey(doc json.RawMessage) string {
 			i = end
 		}
 	}
-	return ""
+	return "", false
+}
+
+// isFailureKey: no version is known to have one of these in a document that is whole (fixtures/sbx).
+func isFailureKey(key []byte) bool {
+	switch strings.ToLower(string(key)) {
+	case "error", "errors", "incomplete", "partial", "truncated":
+		return true
+	}
+	return false
+}
+
+// saysSomething looks at the value behind a key: null, false and nothing say nothing.
+func saysSomething(behind []byte) bool {
+	value := bytes.TrimLeft(behind, " \t\r\n:")
+	if len(value) > 1 && (value[0] == '[' || value[0] == '{') {
+		next := bytes.TrimLeft(value[1:], " \t\r\n")
+		return next[0] != ']' && next[0] != '}'
+	}
+	return !slices.ContainsFunc([]string{"null", "false", `""`}, func(nothing string) bool { return bytes.HasPrefix(value, []byte(nothing)) })
 }
 
 // looksJSON reports whether some line of out starts as a document does. Text that goes on like a table does not.

@@ -13,11 +13,11 @@ import (
 // there are none: an engine whose runtime is broken also prints one (measured on 0.38 and 0.45).
 func (c *Client) List(ctx context.Context) ([]Sandbox, error) {
 	const op = "ls"
-	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: []string{"ls", "--json"}, MaxCapture: maxListing})
+	out, err := c.query(ctx, op, "ls", "--json")
 	if err != nil {
 		return nil, err
 	}
-	list, err := ParseSandboxes(res.Stdout)
+	list, err := ParseSandboxes(out)
 	if err != nil {
 		return nil, fmt.Errorf("sbx %s: %w", op, err)
 	}

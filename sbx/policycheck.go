@@ -70,7 +70,11 @@ func readVerdict(out []byte) (PolicyVerdict, error) {
 		}
 		return PolicyVerdict{*doc.Allowed, doc.Target, doc.DenyKind == "explicit", doc.Rule, doc.Reason}, nil
 	}
-	for line := range strings.Lines(clean(out)) {
+	text := clean(out)
+	if said := firstSpoiling(text); said != "" {
+		return PolicyVerdict{}, spoilt(said)
+	}
+	for line := range strings.Lines(text) {
 		word, target, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		switch word {
 		case "Allowed", "Denied":

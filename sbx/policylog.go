@@ -105,6 +105,9 @@ func parsePolicyLogText(out []byte, log PolicyLog) (PolicyLog, error) {
 	}
 	// Two tables, each under a line that says which: cut there, so that each is read with its own header.
 	text := clean(out)
+	if said := firstSpoiling(text); said != "" {
+		return PolicyLog{}, spoilt(said)
+	}
 	section := ""
 	parts := map[string]*strings.Builder{"Blocked requests:": {}, "Allowed requests:": {}, "": {}}
 	for line := range strings.Lines(text) {

@@ -18,11 +18,11 @@ func (c *Client) PolicyList(ctx context.Context, sandbox string) ([]Rule, error)
 		}
 		args = append(args, sandbox)
 	}
-	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: append(args, "--json"), MaxCapture: maxListing})
+	out, err := c.query(ctx, op, append(args, "--json")...)
 	if err != nil {
 		return nil, err
 	}
-	rules, err := ParseRules(res.Stdout)
+	rules, err := ParseRules(out)
 	if err != nil {
 		return nil, fmt.Errorf("sbx %s: %w", op, err)
 	}
@@ -191,11 +191,11 @@ func (c *Client) PolicyInspect(ctx context.Context, id string) (Rule, error) {
 	if err := c.require(ctx, op, FeaturePolicyInspect); err != nil {
 		return Rule{}, err
 	}
-	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: []string{"policy", "inspect", id, "--json"}})
+	out, err := c.query(ctx, op, "policy", "inspect", id, "--json")
 	if err != nil {
 		return Rule{}, err
 	}
-	rule, err := ParseRule(res.Stdout)
+	rule, err := ParseRule(out)
 	if err != nil {
 		return Rule{}, fmt.Errorf("sbx %s: %w", op, err)
 	}

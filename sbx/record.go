@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -143,13 +144,13 @@ func (r *Recorder) write(rec Recording) error {
 		return err
 	}
 	if r.n == 0 { // go on behind what an earlier process recorded here
-		old, err := filepath.Glob(filepath.Join(r.Dir, "[0-9][0-9][0-9][0-9][0-9]-*.json"))
+		old, err := RecordingFiles(r.Dir)
 		if err != nil {
 			return err
 		}
 		for _, name := range old {
-			var n int
-			if _, err := fmt.Sscanf(filepath.Base(name), "%05d-", &n); err == nil && n > r.n {
+			number, _, _ := strings.Cut(name, "-")
+			if n, err := strconv.Atoi(number); err == nil && len(number) == 5 && n > r.n {
 				r.n = n
 			}
 		}
@@ -291,25 +292,39 @@ func readRecording(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// ReadRecordings reads the recordings in dir, in the order of the calls.
-func ReadRecordings(dir string) ([]Recording, error) {
-	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
+// RecordingFiles gives the names, within dir, of the files that hold recordings, in the order of the calls.
+func RecordingFiles(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir) // not a pattern: the folder's own name may hold what a pattern gives a meaning
 	if err != nil {
 		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if filepath.Ext(e.Name()) == ".json" {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// ReadRecordings reads the recordings in dir, in the order of the calls.
+func ReadRecordings(dir string) ([]Recording, error) {
+	names, err := RecordingFiles(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read recordings: %w", err)
 	}
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no recording in %s", dir)
 	}
-	slices.Sort(names)
 	recs := make([]Recording, 0, len(names))
 	for _, name := range names {
-		data, err := readRecording(name)
+		data, err := readRecording(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err
 		}
 		var rec Recording
 		if err := json.Unmarshal(data, &rec); err != nil {
-			return nil, fmt.Errorf("read recording %s: %w", filepath.Base(name), err)
+			return nil, fmt.Errorf("read recording %s: %w", name, err)
 		}
 		recs = append(recs, rec)
 	}

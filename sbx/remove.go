@@ -88,18 +88,18 @@ func (c *Client) Prune(ctx context.Context, spec PruneSpec) (PruneReport, error)
 		}
 		filter = []string{"--filter", "until=" + spec.Until}
 	}
-	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: append([]string{"prune", "--dry-run", "--json"}, filter...)})
+	out, err := c.query(ctx, op, append([]string{"prune", "--dry-run", "--json"}, filter...)...)
 	if err != nil {
 		return PruneReport{}, err
 	}
-	report, err := parsePrune(res.Stdout)
+	report, err := parsePrune(out)
 	if err != nil {
 		return PruneReport{}, fmt.Errorf("sbx %s: %w", op, err)
 	}
 	if spec.DryRun || len(report.Removed) == 0 {
 		return report, nil
 	}
-	res, err = c.call(ctx, op, c.timeouts.Remove, Cmd{Args: append([]string{"prune", "--force"}, filter...)})
+	res, err := c.call(ctx, op, c.timeouts.Remove, Cmd{Args: append([]string{"prune", "--force"}, filter...)})
 	if err != nil {
 		return PruneReport{}, err
 	}

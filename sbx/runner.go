@@ -359,19 +359,25 @@ const maxPipe = 1 << 20
 // reads have waited for grace since the exit, in all, or after grace if more came than the command can have left. Time in
 // which the caller takes what came does not count. held reports that it gave up.
 func (s *stream) drain(grace time.Duration, over <-chan struct{}) (held bool) {
-	timer := time.NewTimer(grace)
+	waited, _ := s.used() // while another stream was waited for
+	timer := time.NewTimer(max(0, grace-(waited-s.exitWait)))
 	defer timer.Stop()
 	for {
 		select {
 		case <-s.done:
 			return held
 		case <-over:
+			select {
+			case <-s.done: // both
+				return held
+			default:
+			}
 			if s.relay != nil {
 				s.relay.abandon() // the reading must not wait for it
 			}
 			_ = s.r.Close()
 			<-s.done
-			return held
+			return true // somebody had it open still
 		case <-timer.C:
 		}
 		waited, read := s.used()
@@ -425,8 +431,15 @@ func (i *inputReader) feed() {
 	i.close()
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. Once the command is gone it fails: a reader that gives nothing and no error would be asked for
+// ever.
 func (i *inputReader) Read(p []byte) (int, error) {
+	i.mu.Lock()
+	over := i.over
+	i.mu.Unlock()
+	if over {
+		return 0, io.ErrClosedPipe
+	}
 	n, err := i.r.Read(p)
 	if err != nil && err != io.EOF {
 		i.mu.Lock()

@@ -313,11 +313,11 @@ func (c *Client) SecretList(ctx context.Context) ([]Secret, error) {
 	if asJSON {
 		args = append(args, "--json")
 	}
-	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: args, MaxCapture: maxListing})
+	out, err := c.query(ctx, op, args...)
 	if err != nil {
 		return nil, err
 	}
-	list, err := ParseSecrets(res.Stdout)
+	list, err := ParseSecrets(out)
 	if err != nil {
 		return nil, fmt.Errorf("sbx %s: %w", op, err)
 	}

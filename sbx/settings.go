@@ -51,11 +51,11 @@ func (c *Client) Setting(ctx context.Context, key string) (Setting, error) {
 	if !settingKey.MatchString(key) {
 		return Setting{}, invalid(op, "key %q", key)
 	}
-	res, err := c.call(ctx, op, c.timeouts.Query, Cmd{Args: []string{"settings", "get", key, "--json"}})
+	out, err := c.query(ctx, op, "settings", "get", key, "--json")
 	if err != nil {
 		return Setting{}, err
 	}
-	s, err := showing(res.Stdout, func(out []byte) (s Setting, err error) {
+	s, err := showing(out, func(out []byte) (s Setting, err error) {
 		err = decodeJSON(out, "key", &s)
 		return s, err
 	}, func(s Setting) error {

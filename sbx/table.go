@@ -1,6 +1,7 @@
 package sbx
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -76,7 +77,8 @@ type field struct {
 	wide       int
 }
 
-// fields splits a line and appends to out. A tab counts as two spaces.
+// fields splits a line and appends to out. A tab counts as two spaces. It stops where the fields are more than a table can
+// have columns: no line of such is a header or a row.
 func fields(out []field, line string) []field {
 	pos, wide := 0, 0
 	spaces := 2 // a line may start with a field
@@ -97,6 +99,9 @@ func fields(out []field, line string) []field {
 			}
 		} else {
 			if !open {
+				if len(out) > maxColumns {
+					return out
+				}
 				out = append(out, field{start: pos, wide: wide})
 				open, begin = true, i
 			}
@@ -215,11 +220,20 @@ func parseTables(text string, specs ...tableSpec) (tables []table, notes []strin
 			continue
 		}
 		title = ""
-		if h == nil || isWarning(trimmed) || isPreamble(trimmed) || hasErrorPrefix(trimmed) || isProse(row, h) {
+		if spoils(trimmed) {
+			return nil, notes, spoilt(trimmed)
+		}
+		if h == nil || isWarning(trimmed) || isPreamble(trimmed) {
 			notes = append(notes, trimmed)
 			continue
 		}
+		// A row of which a cell is too long may look like a sentence: it counts as one only if it is no row.
+		likeProse := len(h.columns) >= 3 && len(row) == 1 && row[0].start < h.columns[1].start
 		cells, ok := assign(row, h)
+		if likeProse && isProse(trimmed, ok && filled(cells, h)) {
+			notes = append(notes, trimmed)
+			continue
+		}
 		if !ok {
 			return nil, notes, malformed("a row of %d characters does not fit its header", len(line))
 		}
@@ -229,10 +243,8 @@ func parseTables(text string, specs ...tableSpec) (tables []table, notes []strin
 			last.more = append(last.more, cells[h.index[h.spec.more]])
 			continue
 		}
-		for _, id := range h.spec.row {
-			if i, found := h.index[id]; !found || cells[i] == "" {
-				return nil, notes, malformed("a row has nothing under %q", id)
-			}
+		if !filled(cells, h) {
+			return nil, notes, malformed("a row has nothing under one of %q", h.spec.row)
 		}
 		current.rows = append(current.rows, tableRow{cells: cells, index: h.index})
 	}
@@ -252,10 +264,29 @@ func isTitle(line string) bool {
 	return true
 }
 
-// isProse recognises a sentence: text at the start of the line, words separated by single spaces throughout. A row has at
-// least two cells with a run of spaces between them.
-func isProse(row []field, h *header) bool {
-	return len(h.columns) >= 3 && len(row) == 1 && row[0].start < h.columns[1].start
+// isProse recognises what is for people, of a line without columns: a box and what it tells; a sentence, which starts as one
+// and has some words. Words that would fit the columns as well are a sentence only if they end as one.
+func isProse(line string, fits bool) bool {
+	if isBoxed(line) {
+		return true
+	}
+	sentence := line[0] >= 'A' && line[0] <= 'Z' && strings.Count(line, " ") >= 2
+	if fits {
+		return sentence && strings.ContainsAny(line[len(line)-1:], ".!?:")
+	}
+	lower := strings.ToLower(line)
+	return sentence || strings.Contains(lower, "update available") || strings.Contains(lower, " upgrade ")
+}
+
+// isBoxed reports whether a line starts with the frame of a box.
+func isBoxed(line string) bool { return strings.TrimLeft(line, boxFrame) != line }
+
+// filled reports whether the columns that no row leaves empty have something.
+func filled(cells []string, h *header) bool {
+	return !slices.ContainsFunc(h.spec.row, func(id string) bool {
+		i, found := h.index[id]
+		return !found || cells[i] == ""
+	})
 }
 
 func onlyContinues(cells []string, h *header) bool {

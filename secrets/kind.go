@@ -109,8 +109,28 @@ func (s *Scanner) Scan(b []byte) []Finding {
 	return found
 }
 
-// Mask returns s with everything masked that has the shape of a credential: for text whose values nobody knows.
+// urlPassword finds the password of an address: of a proxy, of a remote.
+var urlPassword = regexp.MustCompile(`://[^\s/:@"']*:([^\s/"']+)@`)
+
+// Mask returns s with everything masked that has the shape of a credential, and with the passwords of addresses: for text
+// whose values nobody knows.
 func (sc *Scanner) Mask(s string) string {
+	return maskPasswords(sc.maskShapes(s))
+}
+
+func maskPasswords(s string) string {
+	var out strings.Builder
+	at := 0
+	for _, m := range urlPassword.FindAllStringSubmatchIndex(s, -1) {
+		if !IsPlaceholder(s[m[2]:m[3]]) {
+			out.WriteString(s[at:m[2]] + Mask)
+			at = m[3]
+		}
+	}
+	return out.String() + s[at:]
+}
+
+func (sc *Scanner) maskShapes(s string) string {
 	found := sc.Scan([]byte(s))
 	slices.SortFunc(found, func(a, b Finding) int { return a.Start - b.Start })
 	var out strings.Builder
