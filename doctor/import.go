@@ -77,12 +77,13 @@ func Import(dir, out string, mine Mine) (Imported, error) {
 
 // refuseCredentials looks at the files as they are, whatever the recorder has masked.
 func refuseCredentials(dir string) error {
-	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	files, err := sbx.RecordingFiles(dir)
 	if err != nil {
 		return err
 	}
 	scanner := secrets.NewScanner()
-	for _, file := range files {
+	for _, name := range files {
+		file := filepath.Join(dir, name)
 		if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {
 			return fmt.Errorf("%s %w: not a plain file", filepath.Base(file), ErrImport)
 		}
