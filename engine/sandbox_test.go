@@ -629,7 +629,11 @@ func TestRemoveLeavesNothing(t *testing.T) {
 		t.Errorf("dropped rules and secrets of %q", got)
 	}
 	enginetest.Eventually(t, "the daemon stays", func() bool { return len(enginetest.Processes(e.State)) == 0 && !daemonRuns(t, e) })
-	for _, pattern := range []string{filepath.Join(e.State.Dir, "sandboxes", "*"), e.State.Runtime, "/sys/fs/cgroup/*" + r.ID, "/sys/fs/cgroup/*/*" + r.ID} {
+	enginetest.Eventually(t, "the daemon's folder stays", func() bool { // it goes after the daemon has let go of its lock
+		_, err := os.Stat(e.State.Runtime)
+		return errors.Is(err, os.ErrNotExist)
+	})
+	for _, pattern := range []string{filepath.Join(e.State.Dir, "sandboxes", "*"), "/sys/fs/cgroup/*" + r.ID, "/sys/fs/cgroup/*/*" + r.ID} {
 		if left, _ := filepath.Glob(pattern); len(left) > 0 {
 			t.Errorf("left: %q", left)
 		}
