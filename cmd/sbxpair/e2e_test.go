@@ -208,6 +208,7 @@ func TestInterruptInEachPhase(t *testing.T) {
 			continue // over before a signal can be aimed at them: preflight makes nothing, gate takes no time
 		}
 		t.Run(string(phase), func(t *testing.T) {
+			t.Parallel()
 			s := open(t, stage.Options{})
 			if phase == events.PhasePlan || phase == events.PhaseReview {
 				s.Env = append(s.Env, "SBXPAIR_PHASES=plan,execute,review")
@@ -527,6 +528,7 @@ func TestOutcomes(t *testing.T) {
 		"escapes":        {[]model.Step{bash("printf '#!/bin/sh\\nprintf \"\\\\033]0;pwned\\\\007\"; exit 3\\n' > test.sh"), say("Done.")}, 1, "exit 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := open(t, stage.Options{Scripts: []model.Script{{Steps: tt.steps}}})
 			got := sbxpair(t, s, runArgs(s)...)
 			got.want(t, tt.code, tt.text)
@@ -604,6 +606,7 @@ func TestRudeCallers(t *testing.T) {
 // What goes wrong on GitHub has its own exit code, says what stands there already, and keeps the work.
 func TestGitHubTrouble(t *testing.T) {
 	t.Run("token expires before the comment", func(t *testing.T) {
+		t.Parallel()
 		s := open(t, stage.Options{})
 		s.Hub.Inject(hub.Fault{Kind: hub.Expired, Op: "issues/create-comment"})
 		got := sbxpair(t, s, runArgs(s)...)
@@ -618,6 +621,7 @@ func TestGitHubTrouble(t *testing.T) {
 		}
 	})
 	t.Run("R055", func(t *testing.T) { // refused once in the middle of a run: given again, and not called a wrong token
+		t.Parallel()
 		s := open(t, stage.Options{})
 		s.Hub.Inject(hub.Fault{Kind: hub.Expired, Op: "repos/get", Skip: 1, Times: 1})
 		sbxpair(t, s, runArgs(s)...).want(t, 0, "both were given to the pair once more")
@@ -626,6 +630,7 @@ func TestGitHubTrouble(t *testing.T) {
 		}
 	})
 	t.Run("token expires in the middle", func(t *testing.T) {
+		t.Parallel()
 		s := open(t, stage.Options{})
 		s.Hub.Inject(hub.Fault{Kind: hub.Expired, Op: "repos/get", Skip: 1})
 		got := sbxpair(t, s, runArgs(s)...)
@@ -636,6 +641,7 @@ func TestGitHubTrouble(t *testing.T) {
 		}
 	})
 	t.Run("the answer holds the token", func(t *testing.T) {
+		t.Parallel()
 		s := open(t, stage.Options{})
 		dir, err := s.Hub.Dir(stage.FullName)
 		if err != nil {
@@ -658,6 +664,7 @@ func TestGitHubTrouble(t *testing.T) {
 		}
 	})
 	t.Run("base is not there", func(t *testing.T) {
+		t.Parallel()
 		s := open(t, stage.Options{})
 		sbxpair(t, s, append(runArgs(s), "--base", "release")...).want(t, 2, `no branch "release"`)
 		if n := len(s.Model.Calls()); n != 0 {
