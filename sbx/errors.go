@@ -233,13 +233,23 @@ func (e *MalformedError) Error() string {
 // Unwrap returns ErrMalformed.
 func (e *MalformedError) Unwrap() error { return ErrMalformed }
 
+// reason is one masked line: it may quote what an engine printed, which must not act on a terminal.
+func reason(format string, args []any) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, secrets.NewScanner().Mask(fmt.Sprintf(format, args...)))
+}
+
 func malformed(format string, args ...any) error {
-	return &MalformedError{Reason: secrets.NewScanner().Mask(fmt.Sprintf(format, args...))}
+	return &MalformedError{Reason: reason(format, args)}
 }
 
 // malformedIn is malformed with the output to show.
 func malformedIn(out []byte, format string, args ...any) error {
-	return &MalformedError{secrets.NewScanner().Mask(fmt.Sprintf(format, args...)), excerpt(out)}
+	return &MalformedError{reason(format, args), excerpt(out)}
 }
 
 // showing runs a parser and looks at what it made. The error shows the output.

@@ -110,6 +110,7 @@ func FuzzParseSecrets(f *testing.F)   { fuzzParser(f, "secrets") }
 
 func FuzzParseRules(f *testing.F) {
 	f.Add([]byte("NAME                  TYPE      ORIGIN   DECISION   STATUS   RESOURCES\nai \x81-services here   network   local    allow\n"))
+	f.Add([]byte("ERROR: failed\x93 to create sandbox\x00"))
 	fuzzParser(f, "rules", "rule")
 }
 
