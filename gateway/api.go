@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/sbxpair/sbxpair/secrets"
@@ -143,7 +144,7 @@ func textOf(raw json.RawMessage) string {
 // openaiTool: of the Responses tools these run at the client; web_search, file_search, code_interpreter, mcp and
 // image_generation run at the provider.
 func openaiTool(tool map[string]json.RawMessage) bool {
-	return allowed([]string{"function", "custom", "local_shell", "shell", "apply_patch"}, textOf(tool["type"]))
+	return slices.Contains([]string{"function", "custom", "local_shell", "shell", "apply_patch"}, textOf(tool["type"]))
 }
 
 // anthropicTool: tools of the client's own have no type or "custom"; bash, text_editor, computer and memory are forms of
@@ -151,7 +152,7 @@ func openaiTool(tool map[string]json.RawMessage) bool {
 func anthropicTool(tool map[string]json.RawMessage) bool {
 	kind := textOf(tool["type"])
 	name, _, _ := strings.Cut(kind, "_2") // bash_20250124
-	return kind == "" || allowed([]string{"custom", "bash", "text_editor", "computer", "memory"}, name)
+	return kind == "" || slices.Contains([]string{"custom", "bash", "text_editor", "computer", "memory"}, name)
 }
 
 // googleTool: functionDeclarations are the client's; googleSearch, urlContext and codeExecution are not.

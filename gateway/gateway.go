@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -265,7 +266,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case run == nil:
 		refuse(http.StatusUnauthorized, "the key is not that of a run")
-	case !allowed(run.APIs, api):
+	case !slices.Contains(run.APIs, api):
 		refuse(http.StatusForbidden, "the run may not use %s", api)
 	case !served || r.URL.RawPath != "" || r.Header.Get("Upgrade") != "":
 		refuse(http.StatusForbidden, "%s %s is not among the calls that a run may make", r.Method, path)
@@ -280,22 +281,13 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func allowed[T comparable](list []T, want T) bool {
-	for _, v := range list {
-		if v == want {
-			return true
-		}
-	}
-	return false
-}
-
 // here reports whether a request was meant for this server by name.
 func (g *Gateway) here(host string) bool {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil || port != fmt.Sprint(g.Port()) {
 		return false
 	}
-	return allowed([]string{"host.docker.internal", "localhost", "127.0.0.1", "gateway.docker.internal"}, strings.ToLower(name))
+	return slices.Contains([]string{"host.docker.internal", "localhost", "127.0.0.1", "gateway.docker.internal"}, strings.ToLower(name))
 }
 
 func (g *Gateway) known(key secrets.Value) *grant {
@@ -451,7 +443,7 @@ func (g *Gateway) admit(x *exchange, size int64) string {
 	if x.model == "" {
 		return "the question names no model"
 	}
-	if len(x.run.Models) > 0 && !allowed(x.run.Models, x.model) {
+	if len(x.run.Models) > 0 && !slices.Contains(x.run.Models, x.model) {
 		return fmt.Sprintf("the run may not use the model %q; its models: %s", x.model, strings.Join(x.run.Models, ", "))
 	}
 	guess := Usage{Input: size / bytesPerToken}
@@ -528,7 +520,7 @@ func (g *Gateway) request(ctx context.Context, r *http.Request, x *exchange, bod
 		out.Body = http.NoBody
 	}
 	for name, values := range r.Header {
-		if allowed([]string{"Accept", "Content-Type", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Openai-Beta", "Idempotency-Key"}, name) {
+		if slices.Contains([]string{"Accept", "Content-Type", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Openai-Beta", "Idempotency-Key"}, name) {
 			out.Header[name] = values
 		}
 	}

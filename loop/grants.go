@@ -2,7 +2,6 @@ package loop
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -66,11 +65,9 @@ func recorded[T any](dir string, kind events.Payload) ([]T, error) {
 		if e.Type != kind.Kind() {
 			continue
 		}
-		var data T
-		if err := json.Unmarshal(e.Data, &data); err != nil {
-			return nil, fmt.Errorf("read event %d: %w", e.Seq, err)
+		if err := take(e, func(data T) { out = append(out, data) }); err != nil {
+			return nil, err
 		}
-		out = append(out, data)
 	}
 	return out, nil
 }

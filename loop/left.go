@@ -53,19 +53,15 @@ func Unfetched(dir string) string {
 
 // milestones tells from a run's event log when its workspace was ready, and whether what the agent left was collected.
 func milestones(dir string) (made time.Time, collected bool) {
-	log, err := os.Open(filepath.Join(dir, "events.jsonl"))
-	if err != nil {
-		return made, false
-	}
-	defer log.Close()
-	list, _, _ := events.Read(log) // what can be read of a log that was cut off is enough
+	list, _ := events.ReadFile(filepath.Join(dir, eventLog)) // what can be read of a log that was cut off is enough
 	for _, e := range list {
 		switch e.Type {
 		case (events.PhaseEnded{}).Kind():
-			var end events.PhaseEnded
-			if json.Unmarshal(e.Data, &end) == nil && end.Phase == events.PhaseWorkspace && end.Error == "" {
-				made = e.Time
-			}
+			_ = take(e, func(end events.PhaseEnded) { // one that cannot be read tells nothing
+				if end.Phase == events.PhaseWorkspace && end.Error == "" {
+					made = e.Time
+				}
+			})
 		case (events.EndState{}).Kind():
 			collected = true
 		}

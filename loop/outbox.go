@@ -1,10 +1,10 @@
 package loop
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/github"
@@ -78,7 +78,7 @@ func (r *run) readOutbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.state.Requests, err = github.ReadRequests(bytes.NewReader([]byte(out.String())), bounds, github.DefaultCleaning(endpoint, bounds.Repo))
+	r.state.Requests, err = github.ReadRequests(strings.NewReader(out.String()), bounds, github.DefaultCleaning(endpoint, bounds.Repo))
 	return err
 }
 

@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -79,7 +78,7 @@ func parseReview(answer string) (events.Reviewed, error) {
 		Summary  string           `json:"summary"`
 		Findings []events.Finding `json:"findings"`
 	}
-	dec := json.NewDecoder(bytes.NewReader([]byte(answer[from : to+1])))
+	dec := json.NewDecoder(strings.NewReader(answer[from : to+1]))
 	if err := dec.Decode(&v); err != nil {
 		return events.Reviewed{}, fmt.Errorf("it is not the JSON asked for: %w", err)
 	}

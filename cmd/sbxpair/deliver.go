@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
-	"github.com/adrg/xdg"
 	"github.com/spf13/cobra"
 
 	"github.com/sbxpair/sbxpair/loop"
@@ -42,10 +40,9 @@ func runDeliver(ctx context.Context, a *app, run string, approve bool) error {
 		return err
 	}
 	progress := &progress{app: a}
-	result, err := loop.Deliver(ctx, loop.Request{
-		Dir: a.dir, Version: a.version, Locate: a.locator(loaded.Config.Engine), Store: a.store(), Home: xdg.Home, Lookup: os.LookupEnv,
-		Sink: progress.show, Approve: ask,
-	}, id)
+	req := a.request(loaded.Config)
+	req.Sink, req.Approve = progress.show, ask
+	result, err := loop.Deliver(ctx, req, id)
 	if result.Run == "" && err != nil {
 		return err // it never started
 	}

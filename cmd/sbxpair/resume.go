@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
-	"github.com/adrg/xdg"
 	"github.com/spf13/cobra"
 
 	"github.com/sbxpair/sbxpair/loop"
@@ -43,10 +41,9 @@ func runResume(ctx context.Context, a *app, arg string, keep bool) error {
 		return err
 	}
 	progress := &progress{app: a}
-	result, err := loop.Resume(ctx, loop.Request{
-		Config: loaded.Config, Version: a.version, Locate: a.locator(rec.Asked.Config.Engine), Store: a.store(), Home: xdg.Home,
-		Lookup: os.LookupEnv, Keep: keep, Sink: progress.show,
-	}, id)
+	req := a.request(loaded.Config)
+	req.Locate, req.Keep, req.Sink = a.locator(rec.Asked.Config.Engine), keep, progress.show
+	result, err := loop.Resume(ctx, req, id)
 	if result.Run == "" {
 		return err // it never started
 	}
