@@ -193,13 +193,7 @@ func sandboxesOf(r sbx.Recording) (found []string) {
 func (n *neutral) text(verb, s string) string {
 	table := !json.Valid([]byte(s))
 	swap := func(re *regexp.Regexp, to func(match string) string) {
-		s = replaceAlone(s, table, func(rest string) (int, int) {
-			at := re.FindStringIndex(rest)
-			if at == nil {
-				return -1, 0
-			}
-			return at[0], at[1] - at[0]
-		}, func(_ string, match string, _ string) string { return to(match) })
+		s = replaceAlone(s, table, first(re), func(_ string, match string, _ string) string { return to(match) })
 	}
 	group := func(re *regexp.Regexp, template string) {
 		swap(re, func(match string) string { return re.ReplaceAllString(match, template) })
@@ -223,13 +217,7 @@ func (n *neutral) text(verb, s string) string {
 	group(slugs, "${1}octo/slugify")
 	swap(uuids, func(id string) string { return numbered(n.ids, id, "c0ffee00-1111-4222-8333-%012d") })
 	settings := strings.HasPrefix(verb, "settings") // their keys have dots
-	s = replaceAlone(s, table, func(rest string) (int, int) {
-		at := hostNames.FindStringIndex(rest)
-		if at == nil {
-			return -1, 0
-		}
-		return at[0], at[1] - at[0]
-	}, func(before, match, after string) string {
+	s = replaceAlone(s, table, first(hostNames), func(before, match, after string) string {
 		url := strings.HasSuffix(before, "//")
 		inPath := strings.HasSuffix(before, "/") && !url
 		if inPath || settings && !url || !begins(after) || !n.somebodys(match) {
@@ -298,6 +286,17 @@ func begins(after string) bool {
 
 func inName(c byte) bool {
 	return c == '-' || c == '_' || c == '.' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// first finds the first match of re.
+func first(re *regexp.Regexp) func(rest string) (at, length int) {
+	return func(rest string) (int, int) {
+		at := re.FindStringIndex(rest)
+		if at == nil {
+			return -1, 0
+		}
+		return at[0], at[1] - at[0]
+	}
 }
 
 // replaceAlone replaces what find finds, from left to right, by what to makes of it and its surroundings. In a table the

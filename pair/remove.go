@@ -15,7 +15,7 @@ import (
 // keep the others. Then one read of each kind finds what is left of them, and that is removed as well: scoped rules go
 // with their sandbox in every version of sbx, scoped secrets since 0.42. What is gone already is success.
 func removeAll(ctx context.Context, engine Engine, names []string) error {
-	err := each(names, func(name string) error {
+	err := Several(names, func(name string) error {
 		return again(ctx, func(ctx context.Context) error { return engine.Remove(ctx, name) })
 	})
 	if err != nil {
@@ -93,17 +93,6 @@ func (r remains) remove(ctx context.Context, engine Engine) error {
 			return err
 		}))
 	}
-	return errors.Join(errs...)
-}
-
-// each calls do for every item at the same time and returns when all have ended.
-func each[T any](items []T, do func(T) error) error {
-	errs := make([]error, len(items))
-	var wg sync.WaitGroup
-	for i, item := range items {
-		wg.Go(func() { errs[i] = do(item) })
-	}
-	wg.Wait()
 	return errors.Join(errs...)
 }
 

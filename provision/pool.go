@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/sbxpair/sbxpair/pair"
@@ -165,17 +166,15 @@ func (p Pool) Fill(ctx context.Context) ([]pair.RunID, error) {
 	})
 	errs := []error{err}
 	slots, failed := make(chan struct{}, fillers), make([]error, len(booting))
-	done := make(chan int)
+	var wg sync.WaitGroup
 	for i, one := range booting {
-		go func() {
+		wg.Go(func() {
 			slots <- struct{}{}
-			defer func() { <-slots; done <- i }()
+			defer func() { <-slots }()
 			failed[i] = p.boot(ctx, one)
-		}()
+		})
 	}
-	for range booting {
-		<-done
-	}
+	wg.Wait()
 	var made []pair.RunID
 	for i, one := range booting {
 		if failed[i] == nil {
