@@ -252,24 +252,35 @@ func TestInterruptInEachPhase(t *testing.T) {
 // awaitPhase returns when the event log of the only run says that phase has started.
 func awaitPhase(ctx context.Context, state string, phase events.Phase, ended <-chan error) error {
 	started := []byte(fmt.Sprintf(`"type":"phase.started","data":{"phase":%q`, phase))
-	for {
-		logs, err := filepath.Glob(filepath.Join(state, "sbxpair", "runs", "*", "events.jsonl"))
-		if err != nil {
-			return err
-		}
-		for _, log := range logs {
-			if text, err := os.ReadFile(log); err == nil && bytes.Contains(text, started) {
-				return nil
-			}
-		}
+	return await(ctx, "phase "+string(phase), ended, func() bool {
+		logs, _ := filepath.Glob(filepath.Join(state, "sbxpair", "runs", "*", "events.jsonl")) // the pattern is well formed
+		return slices.ContainsFunc(logs, func(log string) bool {
+			text, err := os.ReadFile(log)
+			return err == nil && bytes.Contains(text, started)
+		})
+	})
+}
+
+// awaitSession returns when the agent of the only run works in phase: its transcript has begun, a moment after the phase has.
+func awaitSession(ctx context.Context, state string, phase events.Phase, ended <-chan error) error {
+	return await(ctx, "the session of "+string(phase), ended, func() bool {
+		transcripts, _ := filepath.Glob(filepath.Join(state, "sbxpair", "runs", "*", "transcripts", "*-"+string(phase)+".jsonl"))
+		return len(transcripts) > 0
+	})
+}
+
+// await polls until reached says so. What it waits for is named in the errors: the run ended first, or the context did.
+func await(ctx context.Context, what string, ended <-chan error, reached func() bool) error {
+	for !reached() {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("phase %s was not reached: %w", phase, ctx.Err())
+			return fmt.Errorf("%s was not reached: %w", what, ctx.Err())
 		case err := <-ended:
-			return fmt.Errorf("the run ended before phase %s: %w", phase, err)
+			return fmt.Errorf("the run ended before %s: %w", what, err)
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
+	return nil
 }
 
 // While a pair is up, neither token is in any process's environment or command line, nor in any file, of either sandbox; nor in what

@@ -106,7 +106,7 @@ func TestRevisions(t *testing.T) {
 	}
 }
 
-// killedIn starts a run and ends it with the signal in the phase. It returns the run's id.
+// killedIn starts a run and ends it with the signal while the agent works in the phase. It returns the run's id.
 func killedIn(t *testing.T, s *stage.Stage, phase events.Phase, sig syscall.Signal) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -119,7 +119,7 @@ func killedIn(t *testing.T, s *stage.Stage, phase events.Phase, sig syscall.Sign
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	if err := awaitPhase(ctx, s.State, phase, ended); err != nil {
+	if err := awaitSession(ctx, s.State, phase, ended); err != nil {
 		t.Fatalf("%v\n%s", err, stderr.String())
 	}
 	cmd.Process.Signal(sig)
