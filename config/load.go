@@ -45,7 +45,19 @@ func Load(layers ...Layer) (Loaded, error) {
 
 // Merge is Load without the validation of the result: for some of the layers, of which others may yet mend what is wrong.
 func Merge(layers ...Layer) (Loaded, error) {
-	base, err := flatten(Default())
+	loaded, err := over(Default(), layers...)
+	if err != nil {
+		return Loaded{}, err
+	}
+	if p, err := loaded.Config.Agent.ModelProvider(); err == nil && loaded.Source["agent.token"] == "default" {
+		loaded.Config.Agent.Token = secrets.Source{Env: p.Env}
+	}
+	return loaded, nil
+}
+
+// over puts layers over c; what none of them sets has the source "default".
+func over(c Config, layers ...Layer) (Loaded, error) {
+	base, err := flatten(c)
 	if err != nil {
 		return Loaded{}, err
 	}
@@ -73,9 +85,6 @@ func Merge(layers ...Layer) (Loaded, error) {
 		return Loaded{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	loaded.Source = source
-	if p, err := loaded.Config.Agent.ModelProvider(); err == nil && source["agent.token"] == "default" {
-		loaded.Config.Agent.Token = secrets.Source{Env: p.Env}
-	}
 	return loaded, nil
 }
 
@@ -288,6 +297,24 @@ func fromText(like any, text string) any {
 // digits reports whether s is a number as a person writes one.
 func digits(s string) bool {
 	return s != "" && len(s) < 10 && strings.Trim(s, "0123456789") == "" && (s == "0" || s[0] != '0')
+}
+
+// WithLimits returns c with other limits, by the name below "limits" to the value as a variable of the environment has it.
+// The error matches [ErrInvalid].
+func (c Config) WithLimits(limits map[string]string) (Config, error) {
+	own, err := flatten(c)
+	if err != nil {
+		return c, err
+	}
+	layer := Layer{Name: "limits", Values: map[string]any{}}
+	for name, text := range limits {
+		layer.Values["limits."+name] = fromText(own["limits."+name], text)
+	}
+	with, err := over(c, layer)
+	if err != nil {
+		return c, err
+	}
+	return with.Config, with.Config.Validate()
 }
 
 // flatten returns the leaves of c by dotted key, as YAML sees them.

@@ -46,6 +46,7 @@ type Resumed struct {
 	Attempt int      `json:"attempt"`        // the one that goes on; 0 before the first
 	Done    []Phase  `json:"done,omitempty"` // its phases that were over already
 	Drift   []Change `json:"drift,omitempty"`
+	Given   []Change `json:"given,omitempty"` // limits that it has from here on in place of its own
 }
 
 // Change is a value of the configuration that differs today from what the run was started with. The run keeps its own.
@@ -174,6 +175,9 @@ type EndState struct {
 	Pushed  []Push   `json:"pushed,omitempty"` // to the local origin of a tracked workspace; by the sandbox's word
 	// Truncated says that there is more than the end state can hold: its patch or its list of files is cut.
 	Truncated bool `json:"truncated,omitempty"`
+	// Unfinished says that the agent did not get to its end: a limit, a cancellation or its own failure ended it. Nothing judged this,
+	// and nothing delivers it; it is kept.
+	Unfinished bool `json:"unfinished,omitempty"`
 }
 
 // Push is a ref that the agent pushed to the local origin.

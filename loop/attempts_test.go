@@ -35,7 +35,7 @@ type here struct {
 }
 
 func (h here) Exec(ctx context.Context, _ string, spec sbx.ExecSpec) (sbx.ExecResult, error) {
-	if strings.Contains(strings.Join(spec.Argv, " "), "-KILL -1") {
+	if line := strings.Join(spec.Argv, " "); strings.Contains(line, "-KILL -1") || strings.Contains(line, quiesceName) {
 		panic("that is for a sandbox")
 	}
 	cmd := exec.CommandContext(ctx, spec.Argv[0], spec.Argv[1:]...)
@@ -159,6 +159,15 @@ func (tr *trial) work(ctx context.Context) error {
 	return tr.attempts(ctx)
 }
 
+func (tr *trial) endStates() (list []events.EndState) {
+	for _, e := range tr.events {
+		if end, is := e.(events.EndState); is {
+			list = append(list, end)
+		}
+	}
+	return list
+}
+
 func (tr *trial) read(t *testing.T, name string, n int) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(tr.dir, fmt.Sprintf("%s-%d", name, n)))
@@ -225,6 +234,19 @@ func TestAttempts(t *testing.T) {
 			}
 			if n := tr.sessions(); n != tt.sessions || tr.state.Attempt != tt.attempts || len(tr.state.Sessions) != n {
 				t.Errorf("%d sessions (%d recorded), %d attempts; want %d and %d", n, len(tr.state.Sessions), tr.state.Attempt, tt.sessions, tt.attempts)
+			}
+			// Whatever ended it, what the agent did is there afterwards; and it is said whether the agent came to its end.
+			tr.salvage(ctx, err)
+			left := tr.endStates()
+			if changed := slices.ContainsFunc(tt.steps[:tt.sessions], func(s string) bool { return strings.Contains(s, ">>a.txt") }); tr.state.End.Empty == changed || len(left) == 0 {
+				t.Errorf("end states %+v, empty: %v", left, tr.state.End.Empty)
+			} else if _, err := os.Stat(filepath.Join(tr.result.Dir, workFile)); changed != (err == nil) {
+				t.Errorf("the work: %v", err)
+			}
+			if last := left[len(left)-1]; last.Unfinished != slices.Contains([]string{
+				"tokens", "tokens while at work", "money", "money without a price", "time of a session", "silence", "credential", "exits 0 having failed", "silent exit", "not there",
+			}, name) {
+				t.Errorf("end state %+v", last)
 			}
 			for _, s := range tr.state.Sessions {
 				if info, err := os.Stat(s.Transcript); err != nil || info.Mode().Perm() != 0o600 {
@@ -302,6 +324,10 @@ func TestCancelledAttempt(t *testing.T) {
 	}
 	if len(tr.state.Sessions) != 1 || tr.state.Sessions[0].Outcome != string(agent.Cancelled) {
 		t.Errorf("sessions %+v", tr.state.Sessions)
+	}
+	tr.salvage(ctx, err) // its context is over
+	if left := tr.endStates(); len(left) != 1 || !left[0].Unfinished || !slices.Equal(left[0].Files, []string{"a.txt"}) {
+		t.Errorf("end states %+v", left)
 	}
 }
 
@@ -418,8 +444,8 @@ func TestEnds(t *testing.T) {
 		err  error
 		want bool
 	}{
-		{nil, true}, {ErrNothing, true}, {ErrRefused, true}, {ErrBudget, true}, {&rejection{}, true}, {ErrNoAgent, true}, {workspace.ErrHostile, true},
-		{context.Canceled, false}, {fmt.Errorf("%w: %w", ErrFailed, pair.ErrLost), false}, {sbx.ErrDaemon, false}, {secrets.ErrUnfit, false},
+		{nil, true}, {ErrNothing, true}, {ErrRefused, true}, {&rejection{}, true}, {ErrNoAgent, true}, {workspace.ErrHostile, true},
+		{context.Canceled, false}, {ErrBudget, false}, {fmt.Errorf("%w: %w", ErrFailed, pair.ErrLost), false}, {sbx.ErrDaemon, false}, {secrets.ErrUnfit, false},
 		{errors.New("no space left on device"), false},
 	} {
 		if got := ends(tt.err); got != tt.want {

@@ -55,7 +55,8 @@ func renderResult(t *testing.T) string {
 	b.WriteString("# The result of a run\n\nGenerated from package loop. `sbxpair result RUN --json` prints a Told; `sbxpair run --json` and `sbxpair resume --json` print its\n" +
 		"part Result, and `receipt.json` in the run's folder is its part Receipt. Durations end in `_ns` and count nanoseconds. Absent fields\n" +
 		"are empty. Types that are not here are events: see [events.md](events.md).\n\n" +
-		"`outcome` is one of: delivered, nothing to do, refused, failed, budget spent, credential trouble, cancelled, clean-up incomplete, up;\n" +
+		"`outcome` is one of: delivered, finished (a mode that delivers nothing), staged, nothing to do, refused, failed, budget spent,\n" +
+		"credential trouble, credential expired, cancelled, clean-up incomplete, up;\n" +
 		"of a run without a last word: running, interrupted.\n")
 	for _, name := range []string{"Told", "Receipt", "Result", "Session", "PhaseTime", "Usage", "ModelUsage"} {
 		s := types[name]

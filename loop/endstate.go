@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/sbxpair/sbxpair/agent"
 	"github.com/sbxpair/sbxpair/events"
-	"github.com/sbxpair/sbxpair/guest"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/workspace"
 )
@@ -17,52 +17,11 @@ import (
 // errRequestsOnly ends the attempts of a run whose agent changed nothing and asked for something on GitHub, which is its work then.
 var errRequestsOnly = errors.New("nothing changed, but something was asked for")
 
-// quiesce ends every process in the agent sandbox but the engine's own: the agent's may hide from a search by
-// environment or descent, and must not change files behind the end state. Only our own engine runs nothing else there.
-func (r *run) quiesce(ctx context.Context) {
-	if r.engineRef.Kind != pair.EngineLocal {
-		return
-	}
-	// The shell ends with the others, or is spared: its exit code says nothing.
-	r.guest().Run(ctx, guest.Command{Argv: []string{"sh", "-c", "kill -KILL -1"}, Dir: "/"})
-}
-
 // collect imports what the agent left.
 func (r *run) collect(ctx context.Context) (string, error) {
-	r.quiesce(ctx)
-	var err error
-	r.state.End, err = r.state.Workspace.Collect(ctx, r.guest(), workspace.CollectOptions{Message: r.title()})
-	if err != nil {
+	if err := r.fetch(ctx, false); err != nil {
 		return "", err
 	}
-	r.state.Commits = r.state.End.Commits
-	commits := len(r.state.Commits)
-	for _, note := range r.state.End.Notes {
-		r.log.Emit(events.Noted{Text: note})
-	}
-	if r.state.End.Ignored > 0 {
-		r.log.Emit(events.Noted{Text: fmt.Sprintf("%d ignored files and folders are not delivered: %s", r.state.End.Ignored, list(r.state.End.IgnoredPaths, 5))})
-	}
-	if !r.state.End.Empty {
-		// One commit of ours: what the agent committed and took back again, its messages and its identities stay here.
-		if r.state.End, err = r.state.Workspace.Squash(ctx, r.state.End, r.title(), r.started); err != nil {
-			return "", err
-		}
-		if err := r.keepWork(ctx); err != nil {
-			return "", err
-		}
-		r.result.Work = filepath.Join(r.result.Dir, workFile)
-	}
-	summary := events.EndState{Base: r.state.End.Base, Head: r.state.End.Head, Commits: commits, Bytes: len(r.state.End.Patch)}
-	for _, p := range r.state.End.Pushed {
-		summary.Pushed = append(summary.Pushed, events.Push(p))
-	}
-	summary.Truncated = r.state.End.PatchTruncated || r.state.End.FilesTruncated
-	for _, f := range r.state.End.Files {
-		summary.Files = append(summary.Files, f.Path)
-	}
-	r.result.EndState = &summary
-	r.log.Emit(summary)
 	if err := r.readOutbox(ctx); err != nil {
 		return "", err
 	}
@@ -76,6 +35,70 @@ func (r *run) collect(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%w: the agent changed nothing", ErrNothing)
 	}
 	return fmt.Sprintf("changed files: %d", len(r.state.End.Files)), nil
+}
+
+// fetch takes the end state and keeps it in the run's folder. An unfinished one is of an agent that did not get to its end:
+// nothing judges or delivers it.
+func (r *run) fetch(ctx context.Context, unfinished bool) error {
+	r.quiesce(ctx)
+	end, err := r.state.Workspace.Collect(ctx, r.guest(), workspace.CollectOptions{Message: r.title()})
+	r.unfetched = ctx.Err() != nil // otherwise it is there now, or cannot be had
+	if err != nil {
+		return err
+	}
+	r.state.End, r.state.Commits = end, end.Commits
+	commits := len(r.state.Commits)
+	for _, note := range end.Notes {
+		r.log.Emit(events.Noted{Text: note})
+	}
+	if end.Ignored > 0 {
+		r.log.Emit(events.Noted{Text: fmt.Sprintf("%d ignored files and folders are not delivered: %s", end.Ignored, list(end.IgnoredPaths, 5))})
+	}
+	if !end.Empty {
+		// One commit of ours: what the agent committed and took back again, its messages and its identities stay here.
+		if r.state.End, err = r.state.Workspace.Squash(ctx, end, r.title(), r.started); err != nil {
+			return err
+		}
+		if err := r.keepWork(ctx); err != nil {
+			return err
+		}
+		r.result.Work = filepath.Join(r.result.Dir, workFile)
+	}
+	summary := events.EndState{Base: r.state.End.Base, Head: r.state.End.Head, Commits: commits, Bytes: len(r.state.End.Patch), Unfinished: unfinished}
+	for _, p := range r.state.End.Pushed {
+		summary.Pushed = append(summary.Pushed, events.Push(p))
+	}
+	summary.Truncated = r.state.End.PatchTruncated || r.state.End.FilesTruncated
+	for _, f := range r.state.End.Files {
+		summary.Files = append(summary.Files, f.Path)
+	}
+	r.result.EndState = &summary
+	r.log.Emit(summary)
+	return nil
+}
+
+// salvageLimit bounds the end state of a run that is over: whoever cancelled it waits.
+const salvageLimit = time.Minute
+
+// salvage takes the end state of an agent that a limit, a cancellation or its own failure ended, while its sandbox is there:
+// what it did was paid for.
+func (r *run) salvage(ctx context.Context, err error) {
+	if !r.unfetched || errors.Is(err, pair.ErrLost) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), salvageLimit)
+	defer cancel()
+	attempt, start := r.state.Attempt, time.Now()
+	r.log.Emit(events.PhaseStarted{Phase: events.PhaseEndState, Attempt: attempt})
+	failure := r.fetch(ctx, true)
+	if failure == nil && !r.state.End.Empty && !r.deliverable() {
+		failure = r.keepPatch()
+	}
+	detail := fmt.Sprintf("unfinished; changed files: %d", len(r.state.End.Files))
+	if failure != nil {
+		r.log.Emit(events.Noted{Text: "what the agent had done by then could not be fetched: " + failure.Error()})
+	}
+	r.ended(events.PhaseEndState, attempt, time.Since(start), detail, failure)
 }
 
 // keepWork writes what the agent left into the run's folder, so that it outlives a run that fails from here on.

@@ -62,6 +62,10 @@ func milestones(dir string) (made time.Time, collected bool) {
 					made = e.Time
 				}
 			})
+		case (events.PhaseStarted{}).Kind():
+			_ = take(e, func(start events.PhaseStarted) {
+				collected = collected && start.Phase != events.PhaseExecute // what it adds is not collected
+			})
 		case (events.EndState{}).Kind():
 			collected = true
 		}

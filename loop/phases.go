@@ -109,7 +109,7 @@ func (r *run) attempts(ctx context.Context) error {
 		if r.state.Attempt > r.req.Config.Limits.Revisions {
 			return fmt.Errorf("%s: %w", rejected.by, rejected)
 		}
-		r.state.Attempt, r.state.Done, r.state.Report = r.state.Attempt+1, nil, rejected.report
+		r.state.Attempt, r.state.Done, r.state.Report, r.state.Rejected = r.state.Attempt+1, nil, rejected.report, r.state.End.Head
 		if err := r.save(); err != nil {
 			return err
 		}
@@ -118,7 +118,6 @@ func (r *run) attempts(ctx context.Context) error {
 
 // attempt goes through the phases of the attempt that are not done yet.
 func (r *run) attempt(ctx context.Context) (*rejection, error) {
-	before := r.state.End.Head
 	for _, name := range r.ofAttempt() {
 		if slices.Contains(r.state.Done, name) {
 			continue
@@ -134,7 +133,7 @@ func (r *run) attempt(ctx context.Context) (*rejection, error) {
 		if err := r.save(); err != nil {
 			return nil, err
 		}
-		if name == events.PhaseEndState && r.state.Report != "" && r.state.End.Head == before {
+		if name == events.PhaseEndState && r.state.Report != "" && r.state.End.Head == r.state.Rejected {
 			return nil, fmt.Errorf("%w: attempt %d changed nothing on what was rejected: %s", ErrFailed, r.state.Attempt, firstLine(r.state.Report))
 		}
 	}

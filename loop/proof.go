@@ -24,6 +24,9 @@ func (r *run) prove(ctx context.Context) (string, error) {
 		}
 		err = setupErr
 	}
+	if err == nil && !r.upOnly && r.finishes == "" {
+		err = r.takeInventory(ctx)
+	}
 	return fmt.Sprintf("%d answers as expected", len(proof.Probes)), err
 }
 

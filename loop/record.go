@@ -38,13 +38,16 @@ type State struct {
 	Attempt   int                 `json:"attempt"` // from 1; 0 before the first
 	Done      []events.Phase      `json:"done"`    // phases of the attempt that ended well
 	Plan      string              `json:"plan,omitempty"`
-	Report    string              `json:"report,omitempty"` // why the attempt before was rejected
+	Report    string              `json:"report,omitempty"`   // why the attempt before was rejected
+	Rejected  string              `json:"rejected,omitempty"` // the head of its end state
 	Sessions  []Session           `json:"sessions,omitempty"`
 	End       workspace.EndState  `json:"end"`
 	Commits   []workspace.Commit  `json:"commits,omitempty"` // as the agent made them; End has them as one
 	Verified  []events.Verified   `json:"verified,omitempty"`
 	Reviewed  *events.Reviewed    `json:"reviewed,omitempty"`
-	Ended     bool                `json:"ended"` // the run came to a verdict: there is nothing to go on with
+	// Limits are those that were given when the run was gone on with; Asked has what it was started with.
+	Limits map[string]string `json:"limits,omitempty"`
+	Ended  bool              `json:"ended"` // the run came to a verdict: there is nothing to go on with
 	// Requests are what the agent asked for on GitHub, judged by the gate.
 	Requests []github.RequestVerdict `json:"requests,omitempty"`
 }

@@ -20,10 +20,13 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 		_, releaseErr := r.pair.Release(ctx, Outcome(err), time.Duration(r.req.Config.Limits.Release))
 		return errors.Join(err, releaseErr)
 	}
+	if panicked == nil {
+		r.salvage(ctx, err)
+	}
 	r.blocked(ctx)
 	r.conclude(err)
 	r.state.Ended = ends(err) || r.upOnly
-	r.result.Resumable = !r.state.Ended && r.state.Attempt > 0
+	r.result.Resumable = !r.state.Ended && r.state.begun()
 	err = errors.Join(err, r.save())
 	r.telling.end(ctx, r.lastWord(err))
 	if r.keep(err) && panicked == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -19,9 +20,9 @@ import (
 // ErrNotResumable matches the error for a run that cannot be gone on with: it came to its end, or what it worked on is gone.
 var ErrNotResumable = errors.New("the run cannot be gone on with")
 
-// Resume goes on with a run that was cancelled, or whose process or engine died: from its folder, under the configuration that it
-// was started with, on a fresh pair. Of req only Store, Locate, Lookup, Home, Version, Sink and Keep count, and Config for saying
-// what differs today (field report R153).
+// Resume goes on with a run that was cancelled, that a limit ended, or whose process or engine died: from its folder, under the
+// configuration that it was started with, on a fresh pair. Of req only Store, Locate, Lookup, Home, Version, Sink, Keep and Limits
+// count, and Config for saying what differs today (field report R153).
 //
 // The phase that was interrupted is done again. What the agent had written into its folder is still there; its CLI's session
 // went with the old sandbox. The error matches [ErrNotResumable] or [pair.ErrOwned] if there is nothing to go on with.
@@ -45,14 +46,35 @@ func Resume(ctx context.Context, req Request, id pair.RunID) (Result, error) {
 		if slices.Contains(rec.Asked.Given, c.Key) {
 			continue
 		}
-		drift = append(drift, events.Change{Key: c.Key, Own: c.A, Now: c.B})
+		drift = append(drift, asEvents([]config.Change{c})...)
 	}
-	req.Task, req.Dir, req.Config, req.AllowDirty = rec.Asked.Task, rec.Asked.Dir, rec.Asked.Config, rec.Asked.AllowDirty
+	limits := maps.Clone(rec.State.Limits)
+	if limits == nil {
+		limits = map[string]string{}
+	}
+	maps.Copy(limits, req.Limits)
+	own, err := rec.Asked.Config.WithLimits(limits)
+	if err != nil {
+		return Result{}, err
+	}
+	given, err := config.Diff(rec.Asked.Config, own)
+	if err != nil {
+		return Result{}, err
+	}
+	req.Task, req.Dir, req.Config, req.AllowDirty = rec.Asked.Task, rec.Asked.Dir, own, rec.Asked.AllowDirty
 	req.Issue, req.Staged = rec.Asked.Issue, rec.Asked.Staged
 	r := &run{req: req, id: id, began: time.Now(), started: rec.Asked.Started, state: rec.State, repo: rec.Asked.Repository, drift: drift}
+	r.state.Limits, r.given = limits, asEvents(given)
 	r.fresh, r.resumed = len(r.state.Sessions), true
 	err = r.start(ctx)
 	return r.result, err
+}
+
+func asEvents(changes []config.Change) (list []events.Change) {
+	for _, c := range changes {
+		list = append(list, events.Change{Key: c.Key, Own: c.A, Now: c.B})
+	}
+	return list
 }
 
 // final says why there is nothing to go on with, or nothing.
@@ -60,25 +82,25 @@ func (rec Record) final() string {
 	switch _, err := os.Stat(rec.State.Workspace.Dir); {
 	case rec.State.Ended:
 		return "it came to its end: " + rec.Lease.Outcome
-	case rec.begun() && err != nil:
+	case rec.State.begun() && err != nil:
 		return "its workspace is gone; what the agent had left may be in its " + workFile
 	}
 	return ""
 }
 
 // begun reports whether the agent worked already.
-func (rec Record) begun() bool { return rec.State.Attempt > 0 }
+func (s State) begun() bool { return s.Attempt > 0 || len(s.Sessions) > 0 }
 
 // ends reports whether err, the outcome of a run, is a verdict on it, rather than an interruption that it could go on from: a
-// cancellation, a lost machine, an engine or a token in trouble.
+// cancellation, a spent budget, a lost machine, an engine or a token in trouble.
 func ends(err error) bool {
 	switch {
 	case err == nil:
 		return true
-	case errors.Is(err, context.Canceled), errors.Is(err, pair.ErrLost):
+	case errors.Is(err, context.Canceled), errors.Is(err, ErrBudget), errors.Is(err, pair.ErrLost):
 		return false
 	}
-	for _, verdict := range []error{ErrNothing, ErrRefused, ErrBudget, ErrFailed, ErrNoTask, ErrTask, ErrNoAgent, config.ErrInvalid,
+	for _, verdict := range []error{ErrNothing, ErrRefused, ErrFailed, ErrNoTask, ErrTask, ErrNoAgent, config.ErrInvalid,
 		provision.ErrRefused, provision.ErrNotProven, workspace.ErrHostile, workspace.ErrTooLarge} {
 		if errors.Is(err, verdict) {
 			return true
@@ -102,7 +124,7 @@ func (r *run) reopen() (err error) {
 	if r.log, err = events.Reopen(r.result.Log, r.redact.Bytes, r.req.Sink); err != nil {
 		return err
 	}
-	r.log.Emit(events.Resumed{Version: r.req.Version, Attempt: r.state.Attempt, Done: r.state.Done, Drift: r.drift})
+	r.log.Emit(events.Resumed{Version: r.req.Version, Attempt: r.state.Attempt, Done: r.state.Done, Drift: r.drift, Given: r.given})
 	return nil
 }
 
@@ -112,7 +134,8 @@ func (r *run) preflightAgain(ctx context.Context) error {
 	if err := r.preflightAgent(ctx); err != nil {
 		return err
 	}
-	if r.state.Workspace.Dir == "" {
+	if _, err := os.Stat(r.state.Workspace.Dir); err != nil { // none, or one that went with a run that had not begun
+		r.state.Workspace = workspace.Workspace{}
 		if err := RemoveWorkspace(r.req.Store.Dir(r.id)); err != nil { // half a copy
 			return err
 		}

@@ -60,6 +60,9 @@ type Request struct {
 	// AllowDirty goes on with the committed state of a checkout that has uncommitted changes.
 	AllowDirty bool
 
+	// Limits are what a run that is gone on with is given in place of its own, by name: "turns" to "80".
+	Limits map[string]string
+
 	Given []string // keys of Config that were given for this run alone: no drift when it is gone on with
 	// Sink is told every event as it happens, from one goroutine at a time. Nil is fine.
 	Sink func(events.Payload)
@@ -98,13 +101,13 @@ type Result struct {
 	Finishes pair.RunID `json:"finishes,omitempty"`
 	// Finish is the command that finishes the delivery, where there is something to finish.
 	Finish string `json:"finish,omitempty"`
-	// Work is a git bundle of what the agent left, if it was not delivered.
+	// Work is a git bundle of what the agent left, if it was not delivered; also of one that a limit, a cancellation or its failure ended.
 	Work  string `json:"work,omitempty"`
 	Patch string `json:"patch,omitempty"` // file with the same as a patch, of a run that delivers nothing
 	// Tampered lists what in the .git of a checkout that was used in place is not as it was: look at it before you run git there.
 	Tampered []string `json:"tampered,omitempty"`
 	Kept     bool     `json:"kept,omitempty"`
-	// Resumable says that the run was interrupted and can be gone on with: its workspace is still there.
+	// Resumable says that the run was interrupted, or that a limit ended it, and that it can be gone on with: its workspace is still there.
 	Resumable bool            `json:"resumable,omitempty"`
 	Drift     []events.Change `json:"drift,omitempty"` // of the configuration, when it was gone on with
 	Dir       string          `json:"dir,omitempty"`   // the run's folder
@@ -210,6 +213,7 @@ type run struct {
 	began   time.Time // this time
 	resumed bool
 	drift   []events.Change
+	given   []events.Change // limits in place of those that it was started with
 	log     *events.Log
 	result  Result
 	state   State
@@ -233,6 +237,8 @@ type run struct {
 	givenAgain   bool         // the credentials were given to the pair a second time
 	granted      int          // how many grants and revocations are in the record
 	agentResult  agent.Result // of the last session that worked on the task
+	inventory    string       // what ran in the agent sandbox before the agent did
+	unfetched    bool         // the agent worked, and there is no end state of that yet
 	fresh        int          // index of the first session of this pair: the CLI's state of earlier ones went with their sandbox
 	bounds       github.Bounds
 	telling      *telling   // keeps the run's issue current; nil without one

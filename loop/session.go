@@ -73,6 +73,7 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 	if cfg.Limits.Turns > 0 {
 		limits.MaxTurns = cfg.Limits.Turns - before.Turns
 	}
+	r.unfetched = r.unfetched || b.phase == events.PhaseExecute
 	res, err := agent.Run(ctx, r.guest(), r.adapter, task, agent.Options{
 		Sink: r.agentActed, Transcript: masked, Redact: r.redact, Limits: limits,
 		Spent: func(turns int, u agent.Usage) bool {

@@ -62,6 +62,9 @@ func (p *progress) show(payload events.Payload) {
 		for _, c := range e.Drift {
 			p.line("    configured differently today, and not used: %s is %s, and %s in this run", c.Key, plain(c.Now), plain(c.Own))
 		}
+		for _, c := range e.Given {
+			p.line("    %s is %s from here on, and was %s", c.Key, plain(c.Now), plain(c.Own))
+		}
 	case events.AgentActed:
 		p.acted(e)
 		if time.Since(p.told) >= every {
@@ -247,6 +250,9 @@ func printResult(w io.Writer, r loop.Result) {
 	}
 	row("seconds", "%s; %.1f in all", strings.Join(times, ", "), r.Took.Round(100*time.Millisecond).Seconds())
 	row("event log", "%s", r.Log)
+	if e := r.EndState; e != nil && e.Unfinished {
+		row("left", "%s, by an agent that did not get to its end; not delivered", count(len(e.Files), "changed file"))
+	}
 	if r.Work != "" {
 		row("work", "kept; take it into the checkout with: git fetch %s '+refs/heads/*:refs/heads/*'", r.Work)
 	}
@@ -257,7 +263,11 @@ func printResult(w io.Writer, r loop.Result) {
 		row("look at", "these in .git are not as they were: %s", plain(strings.Join(r.Tampered, ", ")))
 	}
 	if r.Resumable {
-		row("go on", "sbxpair resume %s", r.Run)
+		raise := ""
+		if r.Outcome == loop.Outcome(loop.ErrBudget) {
+			raise = " --limit NAME=VALUE, with the limit that ended it"
+		}
+		row("go on", "sbxpair resume %s%s", r.Run, raise)
 	}
 	if r.Finish != "" {
 		row("finish", "%s", r.Finish)

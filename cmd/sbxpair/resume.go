@@ -14,22 +14,35 @@ import (
 
 func newResumeCmd(a *app) *cobra.Command {
 	var keep bool
+	var limits []string
 	cmd := &cobra.Command{
 		Use: "resume RUN", Short: "Go on with a run that was interrupted", Args: usage(cobra.ExactArgs(1)),
-		Long: "Goes on with a run that was cancelled, or whose process or engine died: from the run's folder, under the configuration that\n" +
-			"it was started with, on a fresh pair. The phase that was interrupted is done again. What is configured differently today is\n" +
-			"said, and not used. Which runs can be gone on with: sbxpair result RUN.",
-		Example: "  sbxpair resume abcdefghijkl",
-		RunE:    func(cmd *cobra.Command, args []string) error { return runResume(cmd.Context(), a, args[0], keep) },
+		Long: "Goes on with a run that was cancelled, that a limit ended, or whose process or engine died: from the run's folder, under the\n" +
+			"configuration that it was started with, on a fresh pair. The phase that was interrupted is done again. What is configured\n" +
+			"differently today is said, and not used; a limit that is spent is raised with --limit. Which runs can be gone on with:\n" +
+			"sbxpair result RUN.",
+		Example: "  sbxpair resume abcdefghijkl\n  sbxpair resume abcdefghijkl --limit turns=80 --limit run=2h",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runResume(cmd.Context(), a, args[0], limits, keep)
+		},
 	}
+	cmd.Flags().StringArrayVar(&limits, "limit", nil, "NAME=VALUE: a limit that the run has from here on in place of its own, such as turns, tokens, cost, run or execute (repeatable)")
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair in place afterwards (remove it with: sbxpair down)")
 	return cmd
 }
 
-func runResume(ctx context.Context, a *app, arg string, keep bool) error {
+func runResume(ctx context.Context, a *app, arg string, given []string, keep bool) error {
 	id, err := pair.ParseRunID(arg)
 	if err != nil {
 		return &usageError{err}
+	}
+	limits := map[string]string{}
+	for _, l := range given {
+		name, value, ok := strings.Cut(l, "=")
+		if !ok {
+			return &usageError{fmt.Errorf("--limit %q is not NAME=VALUE", l)}
+		}
+		limits[name] = value
 	}
 	rec, err := loop.Load(a.store(), id)
 	if err != nil {
@@ -43,6 +56,7 @@ func runResume(ctx context.Context, a *app, arg string, keep bool) error {
 	progress := &progress{app: a}
 	req := a.request(loaded.Config)
 	req.Locate, req.Keep, req.Sink = a.locator(rec.Asked.Config.Engine), keep, progress.show
+	req.Limits = limits
 	result, err := loop.Resume(ctx, req, id)
 	if result.Run == "" {
 		return err // it never started
