@@ -12,9 +12,8 @@ import (
 	"strings"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
-
 	"github.com/sbxpair/sbxpair/engine/ports"
+	"github.com/sbxpair/sbxpair/engine/sentry"
 )
 
 // CloneSource is where a sandbox that works in a clone sees the repository, read only.
@@ -116,10 +115,7 @@ func (e *Engine) serveClone(ctx context.Context, r Record) error {
 // inside runs a program of the sandbox to its end; its last words are the error.
 func (e *Engine) inside(ctx context.Context, r Record, argv ...string) error {
 	var words bytes.Buffer
-	proc := specs.Process{
-		Args: argv, Env: mergeEnv(r.Env), Cwd: "/",
-		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
-	}
+	proc := sentry.Process{Argv: argv, Env: mergeEnv(r.Env), Dir: "/", Bounding: capabilityBits, Held: capabilityBits}
 	res, err := e.execute(ctx, r, proc, ExecSpec{Stderr: &words}, "")
 	if launch, ok := errors.AsType[*LaunchError](err); ok {
 		return errors.New(launch.Text) // no program of the caller's

@@ -3,12 +3,10 @@ package engine
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,10 +14,10 @@ import (
 	"syscall"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxpair/sbxpair/engine/guest"
+	"github.com/sbxpair/sbxpair/engine/sentry"
 )
 
 // ExecSpec is a program to run in a sandbox.
@@ -33,6 +31,8 @@ type ExecSpec struct {
 	Stderr io.Writer
 	// TTY is the slave side of a pseudo terminal that becomes the program's three streams and its controlling terminal.
 	TTY *os.File
+	// Resized tells that the terminal has another size.
+	Resized <-chan struct{}
 }
 
 // launchPatience bounds the wait for word of an exec whose client vanished while it was being started.
@@ -42,7 +42,7 @@ const launchPatience = 2 * time.Second
 // program and everything it started are killed; so they are when this process dies. The error is a *LaunchError if the
 // program could not be started.
 func (e *Engine) Exec(ctx context.Context, r Record, spec ExecSpec) (int, error) {
-	user, home, err := e.user(ctx, r, spec.User)
+	user, err := e.user(ctx, r, spec.User)
 	if err != nil {
 		return 0, err
 	}
@@ -61,13 +61,10 @@ func (e *Engine) Exec(ctx context.Context, r Record, spec ExecSpec) (int, error)
 	session.keep(ctx)
 	e.touch(r.Name)
 	defer e.touch(r.Name)
-	env := mergeEnv(r.Env, []string{"HOME=" + home, guest.Mark + "=" + mark}, spec.Env)
-	proc := specs.Process{
-		Args: spec.Argv, Env: env, Cwd: dir, User: user, Terminal: spec.TTY != nil,
-		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities},
-	}
-	if user.UID == 0 {
-		proc.Capabilities.Effective, proc.Capabilities.Permitted = capabilities, capabilities
+	env := mergeEnv(r.Env, []string{"HOME=" + user.home, guest.Mark + "=" + mark}, spec.Env)
+	proc := sentry.Process{Argv: spec.Argv, Env: env, Dir: dir, UID: user.uid, GID: user.gid, Bounding: capabilityBits}
+	if user.uid == 0 {
+		proc.Held = capabilityBits
 	}
 	res, err := e.execute(ctx, r, proc, spec, e.execPID(r, mark))
 	defer os.Remove(e.execPID(r, mark))
@@ -77,7 +74,7 @@ func (e *Engine) Exec(ctx context.Context, r Record, spec ExecSpec) (int, error)
 	return res.code, err
 }
 
-// execPID is the file in which gVisor notes the program's pid inside the sandbox.
+// execPID is the file that holds the program's pid inside the sandbox.
 func (e *Engine) execPID(r Record, mark string) string {
 	return filepath.Join(e.State.SandboxDir(r.Name), "exec-"+mark+".pid")
 }
@@ -114,41 +111,47 @@ func mergeEnv(lists ...[]string) []string {
 	return out
 }
 
-// user resolves USER[:GROUP] as docker exec does, and returns the user's home.
-func (e *Engine) user(ctx context.Context, r Record, text string) (specs.User, string, error) {
+// An account is a user of the sandbox.
+type account struct {
+	uid, gid uint32
+	home     string
+}
+
+// user resolves USER[:GROUP] as docker exec does.
+func (e *Engine) user(ctx context.Context, r Record, text string) (account, error) {
 	name, group, hasGroup := strings.Cut(text, ":")
-	u, home := specs.User{}, homeDir
+	u := account{home: homeDir}
 	switch uid, err := strconv.ParseUint(name, 10, 32); {
 	case name == "" || name == "agent":
 	case name == "root":
-		home = "/root"
+		u.home = "/root"
 	case err == nil:
-		u.UID, u.GID = uint32(uid), uint32(uid)
+		u.uid, u.gid = uint32(uid), uint32(uid)
 		if uid != 0 {
-			home = "/"
+			u.home = "/"
 		}
 	default:
 		var out bytes.Buffer
 		res, err := e.helper(ctx, r, nil, &out, "user", name)
 		if err != nil {
-			return u, "", err
+			return u, err
 		}
 		if res.code != 0 {
-			return u, "", errors.New(strings.TrimSpace(res.stderr))
+			return u, errors.New(strings.TrimSpace(res.stderr))
 		}
-		if _, err := fmt.Sscan(out.String(), &u.UID, &u.GID, &home); err != nil {
-			return u, "", fmt.Errorf("user %s: %w", name, err)
+		if _, err := fmt.Sscan(out.String(), &u.uid, &u.gid, &u.home); err != nil {
+			return u, fmt.Errorf("user %s: %w", name, err)
 		}
 	}
 	if !hasGroup {
-		return u, home, nil
+		return u, nil
 	}
 	gid, err := strconv.ParseUint(group, 10, 32)
 	if err != nil {
-		return u, "", fmt.Errorf("group %q: give a number", group)
+		return u, fmt.Errorf("group %q: give a number", group)
 	}
-	u.GID = uint32(gid)
-	return u, home, nil
+	u.gid = uint32(gid)
+	return u, nil
 }
 
 // killExec kills what the exec with the mark started.
@@ -162,12 +165,12 @@ func (e *Engine) killExec(ctx context.Context, r Record, mark string) error {
 	defer cancelWait()
 	for {
 		data, err := os.ReadFile(path)
-		if err == nil {
-			root = strings.TrimSpace(string(data))
+		if err == nil && len(data) > 0 {
+			root = string(data)
 			break
 		}
 		if pause(wait, 5*time.Millisecond) != nil {
-			break // never started, as far as gVisor says; the mark is looked for all the same
+			break // never started, as far as anybody knows; the mark is looked for all the same
 		}
 	}
 	res, err := e.helper(ctx, r, nil, nil, "kill", mark, root)
@@ -183,9 +186,9 @@ func (e *Engine) killExec(ctx context.Context, r Record, mark string) error {
 // helper runs our own program inside the sandbox.
 func (e *Engine) helper(ctx context.Context, r Record, stdin io.Reader, stdout io.Writer, args ...string) (execResult, error) {
 	var stderr bytes.Buffer
-	proc := specs.Process{
-		Args: append([]string{guest.Path, guest.Verb}, args...), Env: []string{"PATH=" + guestPath, "HOME=" + homeDir}, Cwd: "/",
-		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
+	proc := sentry.Process{
+		Argv: append([]string{guest.Path, guest.Verb}, args...), Env: []string{"PATH=" + guestPath, "HOME=" + homeDir}, Dir: "/",
+		Bounding: capabilityBits, Held: capabilityBits,
 	}
 	res, err := e.execute(ctx, r, proc, ExecSpec{Stdin: stdin, Stdout: stdout, Stderr: &stderr}, "")
 	if err != nil {
@@ -200,31 +203,15 @@ type execResult struct {
 	stderr string // of a helper
 }
 
-// execute starts the program through gVisor and carries its streams. There is always a pipe between: gVisor would change
-// the flags of a file it is given, and keeps an offset of its own in it. gVisor's own words come on another stream.
-func (e *Engine) execute(ctx context.Context, r Record, proc specs.Process, spec ExecSpec, pidFile string) (execResult, error) {
-	argv := proc.Args
-	if spec.TTY != nil {
-		proc.Args = append([]string{guest.Path, guest.Verb, "tty"}, argv...)
+// execute starts the program in the sandbox and carries its streams. There is always a pipe between: gVisor would change the
+// flags of a file it is given, and keeps an offset of its own in it.
+func (e *Engine) execute(ctx context.Context, r Record, proc sentry.Process, spec ExecSpec, pidFile string) (execResult, error) {
+	if !filepath.IsAbs(proc.Dir) {
+		return execResult{}, fmt.Errorf("working directory %q is not absolute", proc.Dir)
 	}
-	data, err := json.Marshal(proc)
-	if err != nil {
-		return execResult{}, err
-	}
-	// Not on argv: the environment may hold what the caller's file held.
-	process, err := memoryFile(data)
-	if err != nil {
-		return execResult{}, err
-	}
-	defer process.Close()
-	args := []string{"exec", "--process=/proc/self/fd/3"}
-	if pidFile != "" {
-		args = append(args, "--internal-pid-file="+pidFile)
-	}
-	var words bytes.Buffer
+	name, argv := proc.Argv[0], proc.Argv
 	var p plumbing
 	defer p.close()
-	files := []*os.File{process}
 	tty := spec.TTY
 	var refusal *os.File // why the program on the terminal was not started
 	if tty != nil {
@@ -233,71 +220,101 @@ func (e *Engine) execute(ctx context.Context, r Record, proc specs.Process, spec
 			return execResult{}, err
 		}
 		p.guest, p.host, refusal = append(p.guest, w), append(p.host, r), r
-		files = append(files, tty, w)
-		args = append(args, "--pass-fd=4:2", "--pass-fd=5:"+strconv.Itoa(guest.WordFD))
+		proc.Argv, proc.Terminal = append([]string{guest.Path, guest.Verb, "tty"}, argv...), true
+		proc.Files = []*os.File{tty, tty, tty, w} // the last one is guest.WordFD
 	} else {
 		ends, err := p.connect(spec)
 		if err != nil {
 			return execResult{}, err
 		}
-		files = append(files, ends...)
-		args = append(args, "--pass-fd=4:0", "--pass-fd=5:1", "--pass-fd=6:2")
+		proc.Files = ends
 	}
-	// Not tied to ctx: killing gVisor's client would leave the program; who ends the program ends the client too.
-	cmd := e.command(context.WithoutCancel(ctx), r, append(args, containerID(r.ID))...)
-	cmd.ExtraFiles = files
-	cmd.Stderr = &words
-	if tty != nil {
-		cmd.Stdin, cmd.Stdout = tty, tty
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
-	}
-	if err := cmd.Start(); err != nil {
-		return execResult{}, fmt.Errorf("start gVisor: %w", err)
+	socket := e.controlSocket(r.ID)
+	program, err := sentry.Start(ctx, socket, proc)
+	if err != nil {
+		if errors.Is(err, sentry.ErrGone) {
+			return execResult{}, fmt.Errorf("%w: %w", ErrNotRunning, err)
+		}
+		return execResult{}, err
 	}
 	p.started()
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	done := make(chan ending, 1)
+	go func() { done <- follow(ctx, socket, program, pidFile, spec.Resized) }()
+	var end ending
 	select {
-	case err = <-done:
-	case <-ctx.Done():
-		if pidFile == "" { // a helper of ours
-			cmd.Process.Kill()
-			<-done
-		}
+	case end = <-done:
+	case <-ctx.Done(): // who ends the program ends the waiting too, or else we do
+		program.GiveUp(launchPatience)
 		return execResult{}, context.Cause(ctx)
 	}
 	if err := p.drain(ctx); err != nil {
 		return execResult{}, err
 	}
-	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
-		return execResult{}, fmt.Errorf("gVisor: %w", err)
+	if refused, ok := errors.AsType[*sentry.RefusalError](end.err); ok {
+		return execResult{}, launchFailure(refused.Words, name, proc.Dir)
 	}
-	code := cmd.ProcessState.ExitCode()
-	if code == 128 && strings.Contains(words.String(), "waiting on pid") {
-		return execResult{code: 128 + int(syscall.SIGKILL)}, nil // the sandbox was stopped or killed under the program
-	}
-	proc.Args = argv
-	if code == 128 && words.Len() > 0 {
-		return execResult{}, launchFailure(words.String(), proc)
+	switch {
+	case errors.Is(end.err, sentry.ErrGone) && end.pid != 0: // the sandbox was stopped or killed under the program
+		return execResult{code: 128 + int(syscall.SIGKILL)}, nil
+	case errors.Is(end.err, sentry.ErrGone):
+		return execResult{}, fmt.Errorf("%w: %w", ErrNotRunning, end.err)
+	case end.err != nil:
+		return execResult{}, end.err
 	}
 	if refusal != nil {
 		refusal.SetReadDeadline(time.Now().Add(launchPatience)) // its writer has ended
 		if text, _ := io.ReadAll(io.LimitReader(refusal, 4<<10)); len(text) > 0 {
-			return execResult{}, launchFailure(string(text), proc)
+			return execResult{}, launchFailure(string(text), name, proc.Dir)
 		}
 	}
-	return execResult{code: code}, nil
+	if end.status.Signaled() {
+		return execResult{code: 128 + int(end.status.Signal())}, nil
+	}
+	return execResult{code: end.status.ExitStatus()}, nil
+}
+
+// An ending is what became of a program that was asked for; pid is 0 if it was not started.
+type ending struct {
+	pid    int
+	status syscall.WaitStatus
+	err    error
+}
+
+// follow notes the program's pid, tells it of new sizes of its terminal, and waits for its end. It closes the program.
+func follow(ctx context.Context, socket sentry.Socket, program *sentry.Program, pidFile string, resized <-chan struct{}) (end ending) {
+	defer program.Close()
+	if end.pid, end.err = program.PID(); end.err != nil {
+		return end
+	}
+	if pidFile != "" {
+		if end.err = os.WriteFile(pidFile, []byte(strconv.Itoa(end.pid)), 0o600); end.err != nil {
+			return end
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if resized != nil {
+		go func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-resized:
+					socket.Signal(ctx, end.pid, syscall.SIGWINCH) // a program that has just ended needs no size
+				}
+			}
+		}()
+	}
+	end.status, end.err = program.Wait(end.pid)
+	return end
 }
 
 // launchFailure words gVisor's refusal to start a program as the OCI runtime of sbx does.
-func launchFailure(words string, proc specs.Process) error {
+func launchFailure(words, name, dir string) error {
 	const prefix = "OCI runtime exec failed: exec failed: unable to start container process: "
-	name := proc.Args[0]
 	switch {
-	case strings.Contains(words, "loading container") || strings.Contains(words, "connecting to control server") || strings.Contains(words, "no control socket"):
-		return fmt.Errorf("%w: %s", ErrNotRunning, strings.TrimSpace(words))
 	case strings.Contains(words, "working directory"):
-		return &LaunchError{fmt.Sprintf("%schdir to cwd (%q) set in config.json failed: no such file or directory", prefix, proc.Cwd)}
+		return &LaunchError{fmt.Sprintf("%schdir to cwd (%q) set in config.json failed: no such file or directory", prefix, dir)}
 	case strings.Contains(words, "permission denied"):
 		return &LaunchError{fmt.Sprintf("%sexec: %q: permission denied", prefix, name)}
 	case strings.Contains(words, "no such file") && strings.ContainsRune(name, '/'):
@@ -306,20 +323,6 @@ func launchFailure(words string, proc specs.Process) error {
 		return &LaunchError{fmt.Sprintf("%sexec: %q: executable file not found in $PATH", prefix, name)}
 	}
 	return &LaunchError{prefix + fmt.Sprintf("exec: %q: ", name) + strings.TrimSpace(words)}
-}
-
-// memoryFile is a file in memory that holds data.
-func memoryFile(data []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("process", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "process")
-	if _, err := f.Write(data); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 // plumbing carries a program's three streams through pipes.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/engine/lower"
+	"github.com/sbxpair/sbxpair/engine/sentry"
 )
 
 // Deadlines of single gVisor calls.
@@ -31,19 +32,21 @@ func containerID(id string) string { return id[:13] }
 
 func (e *Engine) runscRoot(id string) string { return filepath.Join(e.State.Runtime, id+".runsc") }
 
+// controlSocket is where the sandbox's kernel listens, as gVisor names it.
+func (e *Engine) controlSocket(id string) sentry.Socket {
+	container := containerID(id)
+	return sentry.Socket{Path: filepath.Join(e.runscRoot(id), "runsc-"+container+".sock"), Container: container}
+}
+
 // runscArgs are gVisor's global flags for the sandbox, then args.
 func (e *Engine) runscArgs(r Record, args ...string) []string {
 	dir := e.State.SandboxDir(r.Name)
-	log := filepath.Join(dir, "runsc.log")
-	if args[0] == "exec" { // its words are read from its standard error; a log would only grow
-		log = os.DevNull
-	}
 	flags := []string{
 		"_runsc", "--root=" + e.runscRoot(r.ID), "--platform=systrap", "--network=none", "--host-uds=open",
 		"--overlay2=root:dir=" + dir + ",size=" + strconv.Itoa(cmp.Or(r.DiskGiB, 1)) + "g",
 		// The default makes a bind mount in our runtime folder that stays there.
 		"--gofer-network-namespace=new",
-		"--log=" + log, "--log-format=json", "--allow-rootfs-tar-annotation",
+		"--log=" + filepath.Join(dir, "runsc.log"), "--log-format=json", "--allow-rootfs-tar-annotation",
 	}
 	if e.Rootless {
 		flags = append(flags, "--rootless")

@@ -125,8 +125,8 @@ func (a *app) exec(ctx context.Context, e *engine.Engine, r engine.Record, spec 
 	if !ok || !isTerminal(in) {
 		return 0, errors.New("the input device is not a TTY")
 	}
-	return withTerminal(ctx, in, a.Stdout, func(slave *os.File) (int, error) {
-		spec.Stdin, spec.Stdout, spec.Stderr, spec.TTY = nil, nil, nil, slave
+	return withTerminal(ctx, in, a.Stdout, func(slave *os.File, resized <-chan struct{}) (int, error) {
+		spec.Stdin, spec.Stdout, spec.Stderr, spec.TTY, spec.Resized = nil, nil, nil, slave, resized
 		if term := a.Getenv("TERM"); term != "" {
 			spec.Env = append([]string{"TERM=" + term}, spec.Env...)
 		}

@@ -16,7 +16,7 @@ func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // withTerminal joins the caller's terminal to a new pseudo terminal while run has its slave side: raw, so that Ctrl-C is
 // the program's, and with the size followed.
-func withTerminal(ctx context.Context, in *os.File, out io.Writer, run func(slave *os.File) (int, error)) (int, error) {
+func withTerminal(ctx context.Context, in *os.File, out io.Writer, run func(slave *os.File, resized <-chan struct{}) (int, error)) (int, error) {
 	master, slave, err := pty.Open()
 	if err != nil {
 		return 0, err
@@ -36,6 +36,7 @@ func withTerminal(ctx context.Context, in *os.File, out io.Writer, run func(slav
 	defer signal.Stop(resized)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	told := make(chan struct{}, 1)
 	go func() {
 		for {
 			select {
@@ -43,6 +44,10 @@ func withTerminal(ctx context.Context, in *os.File, out io.Writer, run func(slav
 				return
 			case <-resized:
 				pty.InheritSize(in, master)
+				select {
+				case told <- struct{}{}:
+				default: // that it is told is enough
+				}
 			}
 		}
 	}()
@@ -52,7 +57,7 @@ func withTerminal(ctx context.Context, in *os.File, out io.Writer, run func(slav
 		defer close(copied)
 		io.Copy(out, master)
 	}()
-	code, err := run(slave)
+	code, err := run(slave, told)
 	slave.Close() // the last one: the master reads to its end
 	select {
 	case <-copied:
