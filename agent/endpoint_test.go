@@ -28,7 +28,7 @@ type behind struct {
 }
 
 // TestThroughGateway: each real CLI, pointed at a gateway, does its work with the run's key alone; what the scripted model
-// counts is what the ledger says.
+// counts is what the ledger says. At a cap it ends, without having asked again and again, and shows which cap it was.
 func TestThroughGateway(t *testing.T) {
 	ways := map[string][]behind{
 		"copilot":  {{"openai", gateway.OpenAI, "claude-haiku-4.5", ""}, {"anthropic", gateway.Anthropic, "claude-haiku-4.5", ""}},
@@ -40,18 +40,23 @@ func TestThroughGateway(t *testing.T) {
 	}
 	for _, r := range slices.Concat(reals(), others()) {
 		home := t.TempDir() // for all runs of a CLI: Copilot unpacks 235 MB into a fresh one
-		for _, way := range ways[r.adapter.Name] {
-			t.Run(r.adapter.Name+" on "+way.provider, func(t *testing.T) {
-				if slices.Contains([]string{"gemini", "opencode", "pi"}, r.adapter.Name) && os.Getenv("SBXPAIR_AGENT_CLIS") == "" {
-					t.Skip("needs the real " + r.adapter.Name + " CLI in the node_modules folder SBXPAIR_AGENT_CLIS")
+		for i, way := range ways[r.adapter.Name] {
+			for name, caps := range map[string]gateway.Caps{"": {}, " at a cap": {Tokens: 1}} {
+				if i > 0 && caps.Tokens > 0 {
+					continue // it is the CLI that shows it
 				}
-				throughGateway(t, r, home, way)
-			})
+				t.Run(r.adapter.Name+" on "+way.provider+name, func(t *testing.T) {
+					if slices.Contains([]string{"gemini", "opencode", "pi"}, r.adapter.Name) && os.Getenv("SBXPAIR_AGENT_CLIS") == "" {
+						t.Skip("needs the real " + r.adapter.Name + " CLI in the node_modules folder SBXPAIR_AGENT_CLIS")
+					}
+					throughGateway(t, r, home, way, caps)
+				})
+			}
 		}
 	}
 }
 
-func throughGateway(t *testing.T, r real, home string, way behind) {
+func throughGateway(t *testing.T, r real, home string, way behind, caps gateway.Caps) {
 	program := r.find(t)
 	dir := filepath.Join(t.TempDir(), "work")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -74,7 +79,8 @@ func throughGateway(t *testing.T, r real, home string, way behind) {
 		speak.ServeHTTP(w, req)
 	}))
 	t.Cleanup(provider.Close)
-	ledger, err := gateway.OpenLedger(filepath.Join(t.TempDir(), "ledger.jsonl"))
+	path := filepath.Join(t.TempDir(), "ledger.jsonl")
+	ledger, err := gateway.OpenLedger(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +90,7 @@ func throughGateway(t *testing.T, r real, home string, way behind) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.Close(t.Context()) })
-	access, err := g.Register(gateway.Grant{Run: "r", APIs: []gateway.API{way.api}}, "127.0.0.1")
+	access, err := g.Register(gateway.Grant{Run: "r", APIs: []gateway.API{way.api}, Caps: caps}, "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +104,17 @@ func throughGateway(t *testing.T, r real, home string, way behind) {
 	res, err := agent.Run(t.Context(), &host{home: home}, r.adapter, task, rec.options(agent.Limits{Wall: 2 * time.Minute}))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if caps != (gateway.Caps{}) {
+		_, why, _ := g.Spent("r")
+		book, err := os.ReadFile(path)
+		refused := strings.Count(string(book), `"refused":`)
+		t.Logf("%v, %d refusals: %s", res.Took.Round(time.Millisecond), refused, why)
+		v := agent.Judge(res, false)
+		if err != nil || v.Outcome == agent.Succeeded || res.Stop != "" || why == "" || refused == 0 || refused > 5 || !strings.Contains(rec.transcript.String()+v.Reason+res.Stderr, "cap of 1 tokens") {
+			t.Errorf("%+v after %d refusals (%q), %v\n%s", v, refused, why, err, rec.transcript.String())
+		}
+		return
 	}
 	text, _ := os.ReadFile(filepath.Join(dir, "a.txt"))
 	if v := agent.Judge(res, true); v.Outcome != agent.Succeeded || string(text) != "one\n2\n" {

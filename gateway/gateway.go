@@ -9,6 +9,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -20,10 +21,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/netutil"
 
 	"github.com/sbxpair/sbxpair/prices"
 	"github.com/sbxpair/sbxpair/secrets"
@@ -56,6 +61,7 @@ type Options struct {
 	Proxy     func(*http.Request) (*url.URL, error) // for that one; nil is none
 	Log       *slog.Logger                          // nil is silent
 	Limit     time.Duration                         // of one call, from its first byte to its last; 0 is 30 minutes
+	Linger    time.Duration                         // for the bill of an answer that nobody reads any more; 0 is 2 seconds
 }
 
 // Grant is what one run may do.
@@ -86,20 +92,25 @@ type Gateway struct {
 	redact   *secrets.Redactor
 	server   *http.Server
 	listener net.Listener
-	done     chan struct{} // closed when the server has ended
+	ctx      context.Context // of the calls: one goes on when its client has hung up, and not when the gateway has ended
+	done     chan struct{}   // closed when the server has ended
+	calls    sync.WaitGroup
 
 	mu     sync.Mutex
+	closed bool
 	runs   []*grant
 	capped map[string]string // run: the cap that it has met
 }
 
 type grant struct {
 	Grant
-	key   secrets.Value
-	calls chan struct{} // a token for each call under way
-	// reserved is what the calls under way are guessed to cost at least, so that many at once do not pass a cap together.
-	reserved Spent
+	key     secrets.Value
+	calls   chan struct{} // a token for each call under way
+	refused atomic.Int32
 }
+
+// maxConnections bounds what other programs on this host, and a sandbox, can open.
+const maxConnections = 256
 
 // Serve starts a gateway on a free port of the loopback address. It ends with [Gateway.Close], or when ctx does.
 func Serve(ctx context.Context, o Options) (*Gateway, error) {
@@ -109,9 +120,7 @@ func Serve(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Limit <= 0 {
-		o.Limit = 30 * time.Minute
-	}
+	o.Limit, o.Linger = cmp.Or(o.Limit, 30*time.Minute), cmp.Or(o.Linger, 2*time.Second)
 	if o.Transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.Proxy, t.DisableCompression, t.ResponseHeaderTimeout = o.Proxy, true, 10*time.Minute
@@ -133,7 +142,9 @@ func Serve(ctx context.Context, o Options) (*Gateway, error) {
 	if g.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, err
 	}
+	g.listener = netutil.LimitListener(g.listener, maxConnections)
 	ctx, cancel := context.WithCancel(ctx)
+	g.ctx = ctx
 	g.server = &http.Server{
 		Handler: g, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx },
@@ -141,10 +152,14 @@ func Serve(ctx context.Context, o Options) (*Gateway, error) {
 	}
 	go func() {
 		defer close(g.done)
-		defer cancel()
 		if err := g.server.Serve(g.listener); !errors.Is(err, http.ErrServerClosed) {
 			o.Log.Warn("gateway ended", "err", err)
 		}
+		g.mu.Lock()
+		g.closed = true
+		g.mu.Unlock()
+		cancel()
+		g.calls.Wait() // what was under way is on the books
 	}()
 	context.AfterFunc(ctx, func() { g.server.Close() })
 	return g, nil
@@ -238,11 +253,25 @@ func (g *Gateway) Close(ctx context.Context) error {
 	}
 }
 
-// maxBody bounds a question, in bytes. The largest contexts of today's models take a quarter of it.
-const maxBody = 64 << 20
+// maxBody bounds a question, in bytes: the providers' own bound. The largest contexts of today's models take half of it.
+const maxBody = 32 << 20
+
+// readTime bounds the time that a question takes to arrive, and each piece of an answer to be taken.
+const readTime = 2 * time.Minute
 
 // ServeHTTP answers one call.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.mu.Lock()
+	closed := g.closed
+	if !closed {
+		g.calls.Add(1)
+	}
+	g.mu.Unlock()
+	if closed {
+		panic(http.ErrAbortHandler)
+	}
+	defer g.calls.Done()
+	http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTime)) // a server has one always
 	prefix, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	path = "/" + path
 	api := API(prefix)
@@ -311,203 +340,177 @@ type exchange struct {
 	path   string
 	refuse func(status int, format string, args ...any)
 	model  string
-	guess  Spent // reserved
 }
+
+// maxRefusals is how many refused calls of a run are written down: an agent that asks for ever fills no disk.
+const maxRefusals = 100
 
 // pass checks a call against models and caps, sends it on, hands the answer back as it comes, and writes the ledger.
 func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, x *exchange) {
 	begun := time.Now()
-	entry := Entry{At: begun.UTC(), Batch: g.o.Batch, Run: x.run.Run, API: x.api}
-	reject := func(status int, why string) {
+	entry := Entry{At: begun.UTC(), Call: rand.Text(), Batch: g.o.Batch, Run: x.run.Run, API: x.api}
+	reject := func(why string) {
 		entry.Refused, entry.TookMS = why, time.Since(begun).Milliseconds()
-		if err := g.o.Ledger.Append(entry); err != nil {
-			g.o.Log.Warn("gateway", "err", err)
+		if x.run.refused.Add(1) <= maxRefusals {
+			if err := g.o.Ledger.Append(entry); err != nil {
+				g.o.Log.Warn("gateway", "err", err)
+			}
 		}
-		x.refuse(status, "%s", why)
+		x.refuse(http.StatusBadRequest, "%s", why) // clients try 429 and 5xx again for minutes, and take 401 and 403 for a bad key
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		x.refuse(http.StatusRequestEntityTooLarge, "the question cannot be read, or is larger than %d bytes", maxBody)
-		return
-	}
+	var body []byte
 	streams := false
-	if x.call.usage != nil {
-		var fields map[string]json.RawMessage
-		if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
-			reject(http.StatusBadRequest, "the question is not a JSON object")
+	if r.Method == http.MethodPost {
+		var err error
+		if body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody)); err != nil {
+			x.refuse(http.StatusRequestEntityTooLarge, "the question cannot be read, or is larger than %d bytes", maxBody)
 			return
 		}
-		x.model = x.call.model(x.path, fields)
-		entry.Model = x.model
-		streams = x.call.stream(r.URL.Query(), fields)
-		if body, err = countable(x, fields, streams); err != nil {
-			reject(http.StatusBadRequest, err.Error())
+		q := question{speech: x.speech, path: x.path}
+		if json.Unmarshal(body, &q.fields) != nil || q.fields == nil {
+			reject("the question is not a JSON object")
 			return
 		}
-		if why := g.admit(x, int64(len(body))); why != "" {
-			reject(http.StatusBadRequest, why) // clients try 429 and 5xx again for minutes, and take 401 and 403 for a bad key
+		if x.call.usage != nil {
+			x.model = x.call.model(x.path, q.fields)
+			if !modelName.MatchString(x.model) {
+				reject("the question names no model")
+				return
+			}
+			entry.Model = x.model
+			streams = x.call.stream(r.URL.Query(), q.fields)
+		}
+		if body, err = q.countable(streams); err != nil {
+			reject(err.Error())
 			return
 		}
-		defer g.release(x)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), g.o.Limit)
+	control := http.NewResponseController(w)
+	control.SetReadDeadline(time.Time{}) // what is left to come is the client's hanging up
+	if x.call.usage != nil {
+		if why := g.admit(x, entry, int64(len(body))); why != "" {
+			reject(why)
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(g.ctx, g.o.Limit)
 	defer cancel()
-	res, err := g.o.Transport.RoundTrip(g.request(ctx, r, x, body))
-	if err != nil {
-		text := g.redact.String(err.Error())
+	// Whoever hangs up when the answer is there, and the bill is not, gets the bill all the same.
+	defer context.AfterFunc(r.Context(), func() { time.AfterFunc(g.o.Linger, cancel) })()
+	done := func(sent, received int64, whole bool) error {
 		entry.TookMS = time.Since(begun).Milliseconds()
-		if x.call.usage != nil { // it may have arrived all the same
-			entry.Usage.guess(int64(len(body)), 0)
-			entry.USD, _ = g.cost(x.model, entry.Usage)
+		if x.call.usage != nil && entry.Status < 300 {
+			entry.Usage.final = entry.Usage.final && whole
+			entry.Usage.guess(sent, received)
+		} else {
+			entry.Usage = Usage{} // an error is not paid for, whatever it tells
 		}
-		if err := g.o.Ledger.Append(entry); err != nil {
-			g.o.Log.Warn("gateway", "err", err)
+		entry.USD, _ = g.cost(x.model, entry.Usage)
+		err := g.o.Ledger.Append(entry)
+		if err != nil {
+			g.o.Log.Warn("gateway", "err", err) // the line before the call stands
 		}
-		x.refuse(http.StatusBadGateway, "%s gives no answer: %s", x.api, text)
+		return err
+	}
+	res, err := g.o.Transport.RoundTrip(g.request(ctx, r, x, body))
+	if err == nil {
+		if err = readable(res); err != nil {
+			res.Body.Close()
+		}
+	}
+	if err != nil {
+		done(int64(len(body)), 0, false) // it may have arrived
+		x.refuse(http.StatusBadGateway, "%s gives no answer: %s", x.api, g.redact.String(err.Error()))
 		return
 	}
 	defer res.Body.Close()
 	entry.Status = res.StatusCode
 	for _, name := range []string{"Content-Type", "Retry-After", "Request-Id", "X-Request-Id", "X-Should-Retry"} {
 		if v := res.Header.Get(name); v != "" {
-			w.Header().Set(name, v)
+			w.Header().Set(name, g.redact.String(v))
 		}
 	}
 	m := &meter{read: x.call.usage, streams: streams && strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream"), usage: &entry.Usage}
 	w.WriteHeader(res.StatusCode)
-	mask := g.redact.Writer(flusher{w})
-	received, copyErr := io.Copy(io.MultiWriter(mask, m), res.Body)
-	copyErr = errors.Join(copyErr, mask.Close())
+	to := &client{w: w, control: control}
+	mask := g.redact.Writer(to)
+	received, err := io.Copy(io.MultiWriter(mask, m), res.Body)
+	err = errors.Join(err, mask.Close())
 	m.end()
-	entry.TookMS = time.Since(begun).Milliseconds()
-	if x.call.usage != nil && res.StatusCode < 300 {
-		entry.Usage.final = entry.Usage.final && copyErr == nil
-		entry.Usage.guess(int64(len(body)), received)
-		entry.USD, _ = g.cost(x.model, entry.Usage)
-	}
-	if err := g.o.Ledger.Append(entry); err != nil {
-		g.o.Log.Warn("gateway", "err", err)
-		panic(http.ErrAbortHandler) // the client must not take for whole what is not on the books
-	}
-	if copyErr != nil {
-		panic(http.ErrAbortHandler) // cut off there, so cut off here
+	// Cut off there, so cut off here; nor must a client take for whole what is not on the books.
+	if errors.Join(done(int64(len(body)), received, err == nil), err, to.gone) != nil {
+		panic(http.ErrAbortHandler)
 	}
 }
 
-// countable returns the question as it goes out. What would not be counted is refused, or taken out: tools that the
-// provider runs itself cost by the use, and reach a network that no policy of ours is about. A provider that counts only
-// when it is told to is told.
-func countable(x *exchange, fields map[string]json.RawMessage, streams bool) ([]byte, error) {
-	switch {
-	case string(fields["background"]) == "true":
-		return nil, errors.New("answers in the background are not counted, and not allowed")
-	case textOf(fields["service_tier"]) == "priority":
-		return nil, errors.New("the priority tier has prices of its own, and is not allowed")
+// readable says why an answer cannot be passed on: it is no answer, or nobody can count in it.
+func readable(res *http.Response) error {
+	if res.StatusCode < 200 || res.StatusCode > 599 {
+		return fmt.Errorf("its answer has the status %d", res.StatusCode)
 	}
-	delete(fields, "mcp_servers") // of Anthropic's: the provider calls them
-	var tools []map[string]json.RawMessage
-	if raw, given := fields["tools"]; given && json.Unmarshal(raw, &tools) == nil {
-		kept := make([]map[string]json.RawMessage, 0, len(tools))
-		for _, tool := range tools {
-			if x.speech.ours(tool) {
-				kept = append(kept, tool)
-			}
-		}
-		var err error
-		if len(kept) < len(tools) {
-			if fields["tools"], err = json.Marshal(kept); err != nil {
-				return nil, err
-			}
-		}
+	if coding := res.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		return fmt.Errorf("its answer is packed (%q), which nobody asked for", coding)
 	}
-	if x.path == "/v1/chat/completions" && streams {
-		options := map[string]json.RawMessage{}
-		if raw := fields["stream_options"]; len(raw) > 0 && json.Unmarshal(raw, &options) != nil {
-			return nil, errors.New("stream_options is not an object")
-		}
-		if options == nil { // null
-			options = map[string]json.RawMessage{}
-		}
-		options["include_usage"] = json.RawMessage("true")
-		var err error
-		if fields["stream_options"], err = json.Marshal(options); err != nil {
-			return nil, err
-		}
-	}
-	// Written anew in any case: a key that stands there twice means one thing to us and another to the provider.
-	return json.Marshal(fields)
+	return nil
 }
 
-// admit says why a call may not be made, or reserves what it is guessed to cost.
-func (g *Gateway) admit(x *exchange, size int64) string {
-	if x.model == "" {
-		return "the question names no model"
-	}
+// modelName is what a model can be called. What fits goes into the ledger.
+var modelName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`)
+
+// admit says why a call may not be made, or writes down that it is under way, with what it is guessed to cost at least, so
+// that many at once do not pass a cap together.
+func (g *Gateway) admit(x *exchange, entry Entry, size int64) string {
 	if len(x.run.Models) > 0 && !slices.Contains(x.run.Models, x.model) {
 		return fmt.Sprintf("the run may not use the model %q; its models: %s", x.model, strings.Join(x.run.Models, ", "))
 	}
-	guess := Usage{Input: size / bytesPerToken}
-	usd, priced := g.cost(x.model, guess)
-	if !priced && (x.run.Caps.USD > 0 || g.o.BatchCaps.USD > 0) {
+	entry.UnderWay = true
+	entry.Usage.guess(size, 0)
+	priced := false
+	if entry.USD, priced = g.cost(x.model, entry.Usage); !priced && (x.run.Caps.USD > 0 || g.o.BatchCaps.USD > 0) {
 		return fmt.Sprintf("there is a cap on money and no price for the model %q in the table %s; add one (prices)", x.model, g.o.Prices.Version)
 	}
-	ofRun, ofBatch, err := g.o.Ledger.Sum(x.run.Run, g.o.Batch)
-	if err != nil {
+	why := ""
+	err := g.o.Ledger.Begin(entry, func(ofRun, ofBatch Spent) bool {
+		why = cmp.Or(met("the run's", x.run.Caps, ofRun), met("the batch's", g.o.BatchCaps, ofBatch))
+		return why == ""
+	})
+	switch {
+	case err != nil:
 		return err.Error()
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	underWay := Spent{}
-	for _, r := range g.runs {
-		underWay.Input += r.reserved.Input
-		underWay.USD += r.reserved.USD
-	}
-	why := met("the run's", x.run.Caps, ofRun, x.run.reserved)
-	if why == "" {
-		why = met("the batch's", g.o.BatchCaps, ofBatch, underWay)
-	}
-	if why != "" {
+	case why != "":
+		g.mu.Lock()
+		defer g.mu.Unlock()
 		g.capped[x.run.Run] = why
-		return why
 	}
-	x.guess = Spent{Input: guess.Input, USD: usd}
-	x.run.reserved.Input += x.guess.Input
-	x.run.reserved.USD += x.guess.USD
-	return ""
-}
-
-func (g *Gateway) release(x *exchange) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	x.run.reserved.Input -= x.guess.Input
-	x.run.reserved.USD -= x.guess.USD
+	return why
 }
 
 // met says which cap is reached by what is spent and what is under way.
-func met(whose string, c Caps, spent, underWay Spent) string {
-	tokens, usd := spent.Input+spent.Output+underWay.Input, spent.USD+underWay.USD
+func met(whose string, c Caps, spent Spent) string {
+	tokens := spent.Input + spent.Output
 	switch {
 	case c.Tokens > 0 && tokens >= c.Tokens:
 		return fmt.Sprintf("%s cap of %d tokens is reached: %d", whose, c.Tokens, tokens)
-	case c.USD > 0 && usd >= c.USD:
-		return fmt.Sprintf("%s cap of %.2f dollars is reached: %.2f", whose, c.USD, usd)
+	case c.USD > 0 && spent.USD >= c.USD:
+		return fmt.Sprintf("%s cap of %.2f dollars is reached: %.2f", whose, c.USD, spent.USD)
 	}
 	return ""
 }
 
 func (g *Gateway) cost(model string, u Usage) (usd float64, known bool) {
-	return g.o.Prices.Cost(model, prices.Tokens{Input: u.Input, Cached: u.Cached, Output: u.Output})
+	return g.o.Prices.Cost(model, prices.Tokens{Input: u.Input, Cached: u.Cached, Written: u.Written, Hour: u.hour, Output: u.Output})
 }
 
 // request is the call as the provider gets it: the provider's key, and of the client's headers those that say something
-// about the question. Neither cookies nor the run's own key go out.
+// about the question. Neither cookies nor the run's own key go out, nor a key for idempotency, for which the transport would
+// send a question twice by itself.
 func (g *Gateway) request(ctx context.Context, r *http.Request, x *exchange, body []byte) *http.Request {
 	up := *g.upstream[x.api]
 	up.Path += x.path
-	query := url.Values{}
+	query, asked := url.Values{}, r.URL.Query()
 	for _, name := range []string{"alt", "beta", "pageSize", "pageToken", "limit", "after_id"} {
-		if v, ok := r.URL.Query()[name]; ok {
-			query[name] = v
+		if asked.Has(name) {
+			query.Set(name, asked.Get(name))
 		}
 	}
 	up.RawQuery = query.Encode()
@@ -520,7 +523,7 @@ func (g *Gateway) request(ctx context.Context, r *http.Request, x *exchange, bod
 		out.Body = http.NoBody
 	}
 	for name, values := range r.Header {
-		if slices.Contains([]string{"Accept", "Content-Type", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Openai-Beta", "Idempotency-Key"}, name) {
+		if slices.Contains([]string{"Accept", "Content-Type", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Openai-Beta"}, name) {
 			out.Header[name] = values
 		}
 	}
@@ -528,15 +531,21 @@ func (g *Gateway) request(ctx context.Context, r *http.Request, x *exchange, bod
 	return out
 }
 
-// flusher hands each piece on at once: an answer is read while it is written.
-type flusher struct{ w http.ResponseWriter }
+// client takes an answer. Each piece goes on at once: an answer is read while it is written. When nobody takes it any more,
+// the rest is read for its usage all the same.
+type client struct {
+	w       io.Writer
+	control *http.ResponseController
+	gone    error
+}
 
-func (f flusher) Write(p []byte) (int, error) {
-	n, err := f.w.Write(p)
-	if flush, ok := f.w.(http.Flusher); ok {
-		flush.Flush()
+func (c *client) Write(p []byte) (int, error) {
+	if c.gone == nil {
+		c.control.SetWriteDeadline(time.Now().Add(readTime))
+		_, err := c.w.Write(p)
+		c.gone = errors.Join(err, c.control.Flush())
 	}
-	return n, err
+	return len(p), nil
 }
 
 // maxEvent bounds one event of a stream, and a whole answer, as far as they are read for their usage.

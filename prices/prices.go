@@ -6,6 +6,7 @@ package prices
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -24,7 +25,14 @@ type Price struct {
 	Input  float64 `json:"input"`
 	Cached float64 `json:"cached"` // of input that came from the provider's cache
 	Output float64 `json:"output"`
+	// Written is of input that the provider writes into its cache for minutes; 0 is that of other input. What it keeps for an
+	// hour costs [hour] times as much.
+	Written float64 `json:"written,omitempty"`
 }
+
+// hour is what keeping input for an hour costs beside keeping it for five minutes: twice the price of input, not 1.25 times.
+// Anthropic alone offers it.
+const hour = 1.6
 
 // Model is the price of one model. Above, if there is one, holds for calls with more input than its Tokens.
 type Model struct {
@@ -91,7 +99,7 @@ func Parse(r io.Reader) (Table, error) {
 	t.byName = make(map[string]Model, len(t.Models))
 	for name, m := range t.Models {
 		for _, p := range m.all() {
-			if p.Input < 0 || p.Cached < 0 || p.Output < 0 {
+			if p.Input < 0 || p.Cached < 0 || p.Output < 0 || p.Written < 0 {
 				return Table{}, fmt.Errorf("%w: %s has a negative price", ErrInvalid, name)
 			}
 		}
@@ -110,10 +118,11 @@ func (m Model) all() []Price {
 	return []Price{m.Price, m.Above.Price}
 }
 
-// Tokens is what calls of one model used. Input counts cached tokens too.
+// Tokens is what calls of one model used. Input counts the tokens from the cache and those written into it too.
 type Tokens struct {
 	Input, Cached, Output int64
-	Calls                 int // over which they are spread; 0 is taken for 1
+	Written, Hour         int64 // into the cache; of these, for an hour
+	Calls                 int   // over which they are spread; 0 is taken for 1
 }
 
 // Cost returns what the tokens cost in US dollars, and whether the model's price is known at all. A name is taken with or
@@ -129,7 +138,11 @@ func (t Table) Cost(model string, u Tokens) (usd float64, known bool) {
 		p = m.Above.Price
 	}
 	cached := min(max(0, u.Cached), u.Input)
-	return (float64(u.Input-cached)*p.Input + float64(cached)*p.Cached + float64(u.Output)*p.Output) / 1e6, true
+	written := min(max(0, u.Written), u.Input-cached)
+	long := min(max(0, u.Hour), written)
+	perWritten := cmp.Or(p.Written, p.Input)
+	return (float64(u.Input-cached-written)*p.Input + float64(cached)*p.Cached + float64(written-long)*perWritten + float64(long)*perWritten*hour +
+		float64(u.Output)*p.Output) / 1e6, true
 }
 
 var dated = regexp.MustCompile(`-(\d{8}|\d{4}-\d{2}-\d{2}|latest|preview)$`)
