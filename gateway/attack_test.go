@@ -232,6 +232,9 @@ func TestUnderWay(t *testing.T) {
 	if _, batch, err := book.Sum("run2", "night"); err != nil || batch.Input < 10 || batch.Calls != 1 {
 		t.Errorf("another process sees %+v, %v", batch, err)
 	}
+	if spent, _, err := w.Spent("run1"); err != nil || spent.Calls != 0 {
+		t.Errorf("spent, before the end: %+v, %v", spent, err) // or the call would be cut off for a guess
+	}
 	if status, body := w.ask(gateway.OpenAI, "POST", "/responses", `{"model":"m-1"}`, nil); status != 400 || !strings.Contains(body, "cap of 10 tokens") {
 		t.Errorf("a second call: %d %s", status, body)
 	}

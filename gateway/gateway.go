@@ -283,6 +283,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	refuse := func(status int, format string, args ...any) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("X-Sbxpair-Refused", "true")
+		if status == http.StatusBadRequest {
+			w.Header().Set("X-Should-Retry", "false") // which the SDKs of OpenAI and Anthropic heed
+		}
 		w.WriteHeader(status)
 		json.NewEncoder(w).Encode(s.fault(status, "sbxpair gateway: "+fmt.Sprintf(format, args...)))
 	}

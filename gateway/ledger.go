@@ -63,6 +63,7 @@ type Ledger struct {
 	runs    map[string]Spent
 	batches map[string]Spent
 	open    map[string]Entry // calls under way, by their name: their guesses are not in the sums
+	begun   map[string]bool  // those of them that began here, so that their end will be told
 }
 
 // ErrLedger matches errors of a ledger that cannot be read or written. No call goes through without its line.
@@ -70,7 +71,7 @@ var ErrLedger = errors.New("the ledger of model calls cannot be kept")
 
 // OpenLedger opens the ledger in the file, which is made with mode 0600 if it is not there.
 func OpenLedger(path string) (*Ledger, error) {
-	l := &Ledger{path: path, lock: flock.New(path + ".lock"), runs: map[string]Spent{}, batches: map[string]Spent{}, open: map[string]Entry{}}
+	l := &Ledger{path: path, lock: flock.New(path + ".lock"), runs: map[string]Spent{}, batches: map[string]Spent{}, open: map[string]Entry{}, begun: map[string]bool{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLedger, err)
 	}
@@ -80,21 +81,23 @@ func OpenLedger(path string) (*Ledger, error) {
 // Append writes the entry into the file.
 func (l *Ledger) Append(e Entry) error { return l.sync(func() *Entry { return &e }) }
 
-// Begin writes the first line of a call, unless admit refuses it for what its run and its batch have spent: nobody else
-// writes in between.
+// Begin writes the first line of a call, unless admit refuses it for what its run and its batch have spent, with the guesses
+// of all that is under way: nobody else writes in between.
 func (l *Ledger) Begin(e Entry, admit func(ofRun, ofBatch Spent) bool) error {
 	return l.sync(func() *Entry {
-		if !admit(l.spent(e.Run, e.Batch)) {
+		if !admit(l.spent(e.Run, e.Batch, true)) {
 			return nil
 		}
+		l.begun[e.Call] = true
 		return &e
 	})
 }
 
-// Sum returns what the run and the batch have spent by now, in all processes. Calls under way count by their guess.
+// Sum returns what the run and the batch have spent by now, in all processes. Calls under way in others count by their guess:
+// that process may be gone.
 func (l *Ledger) Sum(run, batch string) (ofRun, ofBatch Spent, err error) {
 	err = l.sync(func() *Entry {
-		ofRun, ofBatch = l.spent(run, batch)
+		ofRun, ofBatch = l.spent(run, batch, false)
 		return nil
 	})
 	return ofRun, ofBatch, err
@@ -169,6 +172,9 @@ func (l *Ledger) sync(next func() *Entry) (err error) {
 // count takes an entry into the sums.
 func (l *Ledger) count(e Entry) {
 	delete(l.open, e.Call)
+	if !e.UnderWay {
+		delete(l.begun, e.Call)
+	}
 	switch {
 	case e.Refused != "":
 	case e.UnderWay:
@@ -181,10 +187,13 @@ func (l *Ledger) count(e Entry) {
 	}
 }
 
-// spent returns the sums, with the guesses of what is under way.
-func (l *Ledger) spent(run, batch string) (ofRun, ofBatch Spent) {
+// spent returns the sums, with the guesses of what is under way, here too or only elsewhere.
+func (l *Ledger) spent(run, batch string, here bool) (ofRun, ofBatch Spent) {
 	ofRun, ofBatch = l.runs[run], l.batches[batch]
-	for _, e := range l.open {
+	for call, e := range l.open {
+		if l.begun[call] && !here {
+			continue
+		}
 		if e.Run == run {
 			ofRun.add(e)
 		}

@@ -21,9 +21,9 @@ func TestCost(t *testing.T) {
 		{"claude-haiku-4.5", prices.Tokens{Input: 1_000_000, Output: 1_000_000}, 6},
 		{"claude-haiku-4-5-20251001", prices.Tokens{Input: 1_000_000, Cached: 1_000_000}, 0.1},
 		{"anthropic/claude-haiku-4-5", prices.Tokens{Output: 100}, 0.0005},
-		{"Claude-Sonnet-4.5", prices.Tokens{Input: 10, Cached: 20}, 10 * 0.3 / 1e6}, // more cached than there is: all of it
+		{"Claude-Sonnet-4.5", prices.Tokens{Input: 10, Cached: 20}, 10 * 0.3 / 1e6},                                       // more cached than there is: all of it
 		{"claude-sonnet-4.5", prices.Tokens{Input: 1_000_000, Written: 600_000, Hour: 200_000}, 0.4*3 + 0.4*3.75 + 0.2*6}, // twice the price, for an hour
-		{"gpt-5.4", prices.Tokens{Input: 1_000_000, Written: 9_000_000, Calls: 9}, 2.5},                              // has no price of its own for it
+		{"gpt-5.4", prices.Tokens{Input: 1_000_000, Written: 9_000_000, Calls: 9}, 2.5},                                   // has no price of its own for it
 		{"gpt-5.4", prices.Tokens{Input: 272_000}, 0.68},
 		{"gpt-5.4-2026-03-05", prices.Tokens{Input: 272_001}, 272_001 * 5 / 1e6},
 		{"gpt-5.4", prices.Tokens{Input: 500_000, Calls: 2}, 1.25}, // two calls, each below the mark
