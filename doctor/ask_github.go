@@ -78,6 +78,7 @@ type identity struct {
 // answers carry the headers that tell of the token.
 func (i *identity) ask(ctx context.Context, box *pair.Sandbox, endpoint github.Endpoint, repo github.Repo) (Check, error) {
 	transport := github.NewTransport(box, endpoint)
+	transport.MaxBody = 1 << 20
 	defer transport.Close()
 	get := func(path string) (*http.Response, []byte, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint.API()+strings.TrimPrefix(path, "/"), nil)
@@ -92,7 +93,7 @@ func (i *identity) ask(ctx context.Context, box *pair.Sandbox, endpoint github.E
 			return nil, nil, err
 		}
 		defer res.Body.Close()
-		body, err := io.ReadAll(res.Body) // bounded by the transport
+		body, err := io.ReadAll(res.Body) // up to MaxBody
 		return res, body, err
 	}
 	path := "/user"

@@ -53,10 +53,10 @@ func (a *answers) ask(req *http.Request) {
 }
 
 // take remembers a good answer, and puts the remembered one in the place of "not modified".
-func (a *answers) take(req *http.Request, resp *http.Response) (*http.Response, error) {
+func (a *answers) take(req *http.Request, resp *http.Response, body []byte) *http.Response {
 	key := a.key(req)
 	if key == "" {
-		return resp, nil
+		return resp
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -64,29 +64,20 @@ func (a *answers) take(req *http.Request, resp *http.Response) (*http.Response, 
 	case http.StatusNotModified:
 		known, ok := a.byKey[key]
 		if !ok || req.Header.Get("If-None-Match") != known.header.Get("ETag") {
-			return resp, nil // forgotten meanwhile, or never asked for
+			return resp // forgotten meanwhile, or never asked for
 		}
-		resp.Body.Close()
 		again := *resp
 		again.Status, again.StatusCode, again.Header = "200 OK", http.StatusOK, known.header.Clone()
 		again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(known.body)), int64(len(known.body))
-		return &again, nil
+		return &again
 	case http.StatusOK:
-		if resp.Header.Get("ETag") == "" || resp.ContentLength > maxCachedBody {
+		if resp.Header.Get("ETag") == "" || len(body) > maxCachedBody {
 			a.drop(key)
-			return resp, nil
+			return resp
 		}
-		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			return nil, err
-		}
-		resp.Body.Close()
-		resp.Body = io.NopCloser(bytes.NewReader(body))
-		if len(body) <= maxCachedBody {
-			a.put(key, remembered{resp.Header.Clone(), body})
-		}
+		a.put(key, remembered{resp.Header.Clone(), body})
 	}
-	return resp, nil
+	return resp
 }
 
 func (a *answers) put(key string, r remembered) {

@@ -64,7 +64,7 @@ func NewClient(r Runner, e Endpoint, opts ...Option) *Client {
 		o(&s)
 	}
 	c := &Client{transport: NewTransport(r, e), endpoint: e, clock: s.clock, log: s.log}
-	c.wire = &wire{next: c.transport, auth: s.placeholder, agent: "sbxpair/" + s.version, clock: s.clock, limits: s.limits, log: s.log}
+	c.wire = &wire{next: c.transport, auth: s.placeholder, agent: "sbxpair/" + s.version, clock: s.clock, limits: s.limits, log: s.log, turn: make(chan struct{}, 1)}
 	c.gh = gh.NewClient(&http.Client{Transport: c.wire, CheckRedirect: sameHost})
 	c.gh.BaseURL, c.gh.UploadURL = mustURL(e.at.API), mustURL(e.at.Uploads)
 	return c

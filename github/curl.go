@@ -15,45 +15,60 @@ import (
 // maxConfigLine is the longest line that curl reads from a config document (100 KiB up to curl 8.2, tool_parsecfg.c).
 const maxConfigLine = 100 << 10
 
-// channelScript answers requests on standard input until it ends, one at a time. A request is a line "ID CONFIG BODY" (an
-// id and two lengths in bytes), then that many bytes of curl configuration and of body. An answer is a line
-// "sbxpair-go ID" just before curl starts, then "sbxpair-http ID EXIT CONNECT OUT ERR" and that many bytes of curl's output
-// and standard error.
+// channelScript carries out requests on standard input until it ends, one at a time. A request is a line "ID CONFIG LENGTH" (an
+// id and two lengths in bytes) and that many bytes of curl configuration. "sbxpair-go ID" says that curl starts. Then the request's
+// body comes in pieces, each a line with its length and that many bytes, until LENGTH is reached; and meanwhile the answer goes
+// out in pieces, each a line "sbxpair-data ID LENGTH" and that many bytes, until "sbxpair-end ID EXIT CONNECT ERR" and
+// curl's standard error. Nothing is kept but the piece in hand, so each side goes at the pace of the other.
 //
 // Lengths and dd keep the two sides in step: the shell reads its line byte by byte from a pipe, as POSIX demands, and
-// dd never reads ahead, which head and cat may. Everything variable is in the configuration, a file of 0600 in a
-// private directory that goes with the script. The file size limit (in blocks of 512 bytes) is the last line against an answer
-// without end.
+// dd never reads ahead, which head and cat may; and dd reads its piece even where curl takes no more. A piece of the answer is what
+// is there, or, once it comes fast, as much as fits. Everything variable is in the configuration, a file of 0600 in a
+// private directory that goes with the script.
 const channelScript = `set -u
 umask 077
 LC_ALL=C; export LC_ALL
-for p in curl dd mktemp wc; do command -v "$p" >/dev/null 2>&1 || { echo "sbxpair: $p is missing" >&2; exit 127; }; done
+for p in curl dd mktemp wc cat; do command -v "$p" >/dev/null 2>&1 || { echo "sbxpair: $p is missing" >&2; exit 127; }; done
 d=$(mktemp -d "${TMPDIR:-/tmp}/sbxpair-http.XXXXXXXX") || exit 70
 trap 'cd / && rm -rf "$d"' EXIT
 trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 141' PIPE; trap 'exit 143' TERM
 cd "$d" || exit 70
-ulimit -f 262144 2>/dev/null
+up() {
+  while [ "$b" -gt 0 ] && read -r n; do
+    case "$n" in ''|0*|*[!0-9]*) return;; esac
+    dd bs="$n" count=1 iflag=fullblock 2>/dev/null
+    b=$((b - n))
+  done
+}
+down() {
+  full=
+  while :; do
+    dd bs=1048576 count=1 $full of=piece 2>/dev/null || return 74
+    [ -s piece ] || break
+    n=$(($(wc -c <piece)))
+    echo "sbxpair-data $id $n" && cat piece || return 141
+    [ "$n" -lt 65536 ] || full=iflag=fullblock
+  done
+  x=126 w=0
+  read -r x <exit; read -r w <connect
+  case "$w" in ''|*[!0-9]*) w=0;; esac
+  echo "sbxpair-end $id $x $w $(($(wc -c <err)))" && cat err || return 141
+}
 while IFS=' ' read -r id c b; do
   case "$id$c$b" in ''|*[!0-9]*) exit 65;; esac
-  rm -f config body out err
-  : >out; : >err; : >body
-  dd bs="$c" count=1 iflag=fullblock of=config 2>err || exit 74
-  [ "$b" -eq 0 ] || dd bs="$b" count=1 iflag=fullblock of=body 2>err || exit 74
-  [ "$(wc -c <config)" -eq "$c" ] && [ "$(wc -c <body)" -eq "$b" ] || exit 65
-  : >err
+  : >exit; : >connect; : >err
+  dd bs="$c" count=1 iflag=fullblock of=config 2>/dev/null || exit 74
+  [ "$(wc -c <config)" -eq "$c" ] || exit 65
   echo "sbxpair-go $id" || exit 141
-  w=$(curl -q --config config 2>err </dev/null)
-  x=$?
-  case "$w" in ''|*[!0-9]*) w=0;; esac
-  echo "sbxpair-http $id $x $w $(($(wc -c <out))) $(($(wc -c <err)))" || exit 141
-  cat out err || exit 141
+  up | { curl -q --config config 3>&1 >connect 2>err; echo $? >exit; } | down || exit
 done
 `
 
-// curlConfig writes the configuration for one request. hasBody says that the body is in the file the script keeps it in.
+// curlConfig writes the configuration for one request with a body of length bytes on curl's standard input. still bounds how long
+// nothing may come or go, left the whole.
 //
 // The answer is written raw with its header, so that net/http parses exactly what came and sees where it was cut off.
-func curlConfig(req *http.Request, hasBody bool, timeout time.Duration, maxBody int64) ([]byte, error) {
+func curlConfig(req *http.Request, length int64, still, left time.Duration, maxBody int64) ([]byte, error) {
 	var b strings.Builder
 	line := func(name, value string) error {
 		q, err := quote(value)
@@ -89,10 +104,15 @@ func curlConfig(req *http.Request, hasBody bool, timeout time.Duration, maxBody 
 		return nil, err
 	}
 	b.WriteString("include\nraw\nhttp1.1\nsilent\nshow-error\ngloboff\npath-as-is\nsuppress-connect-headers\n" +
-		"output = \"out\"\nwrite-out = \"%{http_connect}\"\nproto = \"=https\"\nmax-redirs = 0\nconnect-timeout = 20\n")
-	fmt.Fprintf(&b, "max-time = %s\nmax-filesize = %d\n", strconv.FormatFloat(max(timeout.Seconds(), 0.1), 'f', 3, 64), maxBody)
-	if hasBody {
-		b.WriteString("data-binary = \"@body\"\n")
+		"output = \"/dev/fd/3\"\nwrite-out = \"%{http_connect}\\n\"\nproto = \"=https\"\nmax-redirs = 0\nconnect-timeout = 20\n")
+	fmt.Fprintf(&b, "max-time = %s\nmax-filesize = %d\n", strconv.FormatFloat(max(left.Seconds(), 0.1), 'f', 3, 64), maxBody)
+	fmt.Fprintf(&b, "speed-limit = 1\nspeed-time = %d\n", max(int(still.Seconds()), 1))
+	switch {
+	case length > 0:
+		// From standard input curl would send it chunked, where an end that came early looks like the end.
+		fmt.Fprintf(&b, "upload-file = \"-\"\nheader = \"Transfer-Encoding:\"\nheader = \"Content-Length: %d\"\n", length)
+	case req.Method != http.MethodGet && req.Method != http.MethodHead:
+		b.WriteString("data = \"\"\n") // so that its length is sent, which is 0
 	}
 	// curl would add these of its own accord: a wait for "100 Continue", a form's content type.
 	b.WriteString("header = \"Expect:\"\n")

@@ -220,7 +220,13 @@ func TestTransportErrors(t *testing.T) {
 	tr := newTestTransport(t, w)
 	tr.MaxBody, tr.RequestTimeout = 100<<10, 2*time.Second
 	get := func(path string) (*http.Response, error) {
-		return tr.RoundTrip(request(t, "GET", "https://api.github.com"+path, nil))
+		resp, err := tr.RoundTrip(request(t, "GET", "https://api.github.com"+path, nil))
+		if err != nil {
+			return nil, err
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body = io.NopCloser(bytes.NewReader(body))
+		return resp, err
 	}
 	network := func(trouble Trouble, sent bool) func(*http.Response, error) string {
 		return func(_ *http.Response, err error) string {

@@ -1,6 +1,7 @@
 package github
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,8 +61,11 @@ func DefaultLimits() Limits {
 // for the REST API).
 const secondaryWait = time.Minute
 
-// maxErrorBody is how much of an error's body is read.
-const maxErrorBody = 1 << 20
+// Bounds of the bodies that are read into memory.
+const (
+	maxErrorBody = 1 << 20  // of an error's, which is read no further
+	maxAnswer    = 32 << 20 // of an answer's
+)
 
 // wire is the http.RoundTripper between go-github and the transport. It makes typed errors of GitHub's, waits and
 // repeats where that is safe, and paces writes.
@@ -82,6 +86,7 @@ type wire struct {
 	requests  int
 
 	known answers
+	turn  chan struct{} // one request at a time, as GitHub asks for writes
 }
 
 func reads(method string) bool { return method == http.MethodGet || method == http.MethodHead }
@@ -149,7 +154,14 @@ func (w *wire) jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.75 + w.clock.Jitter()/2))
 }
 
+// once carries out a request. Its answer is read whole, so that one which is cut off in its body can be repeated too.
 func (w *wire) once(req *http.Request) (*http.Response, error) {
+	select {
+	case w.turn <- struct{}{}:
+		defer func() { <-w.turn }()
+	case <-req.Context().Done():
+		return nil, context.Cause(req.Context())
+	}
 	if err := w.pace(req); err != nil {
 		return nil, err
 	}
@@ -175,11 +187,17 @@ func (w *wire) once(req *http.Request) (*http.Response, error) {
 				resp.Header.Del(name)
 			}
 		}
-		if resp, err = w.known.take(req, resp); err != nil {
-			return nil, fmt.Errorf("%w: body: %w", ErrMalformed, err)
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+		resp.Body.Close()
+		switch {
+		case err != nil:
+			return nil, err
+		case len(body) > maxAnswer:
+			return nil, fmt.Errorf("answer of %s: %w of %d bytes", req.URL.Host, ErrTooLarge, maxAnswer)
 		}
+		resp.Body = io.NopCloser(bytes.NewReader(body))
+		resp = w.known.take(req, resp, body)
 		if resp.StatusCode == http.StatusNotModified {
-			resp.Body.Close()
 			return nil, fmt.Errorf("%w: not modified, and nothing was known", ErrMalformed)
 		}
 		return resp, nil
@@ -187,7 +205,7 @@ func (w *wire) once(req *http.Request) (*http.Response, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil {
-		return nil, fmt.Errorf("%w: error body: %w", ErrMalformed, err)
+		return nil, err
 	}
 	return nil, readError(req, resp, body, w.clock.Now())
 }
