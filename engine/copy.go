@@ -35,19 +35,25 @@ func (e *Engine) CopyIn(ctx context.Context, r Record, src, dst string, follow b
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	read, write := io.Pipe()
+	packed := make(chan error, 1)
 	go func() {
 		err := tarball.Write(write, clean)
 		write.CloseWithError(err)
 		if err != nil {
 			cancel(err) // the helper must not take a cut archive for a whole one
 		}
+		packed <- err
 	}()
-	defer read.Close()
 	mode := "into"
 	if contents {
 		mode = "contents"
 	}
-	return e.copyHelper(ctx, r, read, nil, "put", dst, base, mode)
+	err = e.copyHelper(ctx, r, read, nil, "put", dst, base, mode)
+	read.Close()
+	if own := <-packed; own != nil && !errors.Is(own, io.ErrClosedPipe) {
+		return own // what the helper says follows from it
+	}
+	return err
 }
 
 // CopyOut copies a file or folder of the sandbox to the host, as docker cp decides where to. The archive is hostile: what

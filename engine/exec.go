@@ -131,16 +131,8 @@ func (e *Engine) user(ctx context.Context, r Record, text string) (account, erro
 			u.home = "/"
 		}
 	default:
-		var out bytes.Buffer
-		res, err := e.helper(ctx, r, nil, &out, "user", name)
-		if err != nil {
+		if err := e.lookup(ctx, r, "user", name, &u.uid, &u.gid, &u.home); err != nil {
 			return u, err
-		}
-		if res.code != 0 {
-			return u, errors.New(strings.TrimSpace(res.stderr))
-		}
-		if _, err := fmt.Sscan(out.String(), &u.uid, &u.gid, &u.home); err != nil {
-			return u, fmt.Errorf("user %s: %w", name, err)
 		}
 	}
 	if !hasGroup {
@@ -148,10 +140,26 @@ func (e *Engine) user(ctx context.Context, r Record, text string) (account, erro
 	}
 	gid, err := strconv.ParseUint(group, 10, 32)
 	if err != nil {
-		return u, fmt.Errorf("group %q: give a number", group)
+		err = e.lookup(ctx, r, "group", group, &gid)
 	}
 	u.gid = uint32(gid)
-	return u, nil
+	return u, err
+}
+
+// lookup asks the sandbox's own files for a user or a group.
+func (e *Engine) lookup(ctx context.Context, r Record, kind, name string, into ...any) error {
+	var out bytes.Buffer
+	res, err := e.helper(ctx, r, nil, &out, kind, name)
+	if err != nil {
+		return err
+	}
+	if res.code != 0 {
+		return errors.New(strings.TrimSpace(res.stderr))
+	}
+	if _, err := fmt.Sscan(out.String(), into...); err != nil {
+		return fmt.Errorf("%s %s: %w", kind, name, err)
+	}
+	return nil
 }
 
 // killExec kills what the exec with the mark started.

@@ -70,6 +70,8 @@ func dispatch(args []string, stdin io.Reader, stdout io.Writer) error {
 		return get(args[0], args[1] == "follow", stdout)
 	case verb == "user" && len(args) == 1:
 		return lookupUser(args[0], stdout)
+	case verb == "group" && len(args) == 1:
+		return lookupGroup(args[0], stdout)
 	case verb == "kill" && len(args) == 2:
 		root, err := strconv.Atoi(args[1])
 		if err != nil {

@@ -15,3 +15,13 @@ func lookupUser(name string, stdout io.Writer) error {
 	_, err = fmt.Fprintln(stdout, u.Uid, u.Gid, u.HomeDir)
 	return err
 }
+
+// lookupGroup prints the number of a group of the sandbox.
+func lookupGroup(name string, stdout io.Writer) error {
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return fmt.Errorf("unable to find group %s: no matching entries in group file", name)
+	}
+	_, err = fmt.Fprintln(stdout, g.Gid)
+	return err
+}

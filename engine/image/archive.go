@@ -17,6 +17,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrFormat matches the error for a file that is neither kind of archive.
@@ -61,9 +63,14 @@ type Config struct {
 
 // Open reads the archive's table of contents. The error matches ErrFormat if it is none of ours.
 func Open(name string) (*Archive, error) {
-	f, err := os.Open(name)
+	// A pipe, even one that nobody writes to, must not keep us here: the archive is read in any order.
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
+	}
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		f.Close()
+		return nil, errors.Join(err, fmt.Errorf("%w: not a file", ErrFormat))
 	}
 	a := &Archive{f, map[string]section{}, map[string]string{}}
 	if err := a.index(); err != nil {

@@ -13,6 +13,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // root is the name of the archive's first entry: the copied file or folder itself, whose real name does not travel.
@@ -24,35 +26,61 @@ var ErrNoFolder = errors.New("no such directory")
 // ErrNotFolder matches the error for a folder copied onto something that is none.
 var ErrNotFolder = errors.New("cannot copy directory: destination is not a directory")
 
-// Write packs the file or folder at src; symbolic links are packed as links. Sockets, FIFOs and devices are left out.
+// ErrKind matches the error for something to copy that is neither a file nor a folder nor a link.
+var ErrKind = errors.New("only files, folders and links can be copied")
+
+// Write packs the file or folder at src; symbolic links are packed as links. Sockets, FIFOs and devices below src are left
+// out. What is packed is below src whatever becomes of it meanwhile: a sandbox may own the folder.
 func Write(w io.Writer, src string) error {
 	tw := tar.NewWriter(w)
 	base := filepath.Clean(src)
-	err := filepath.WalkDir(base, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(base, p)
-		if err != nil {
-			return err
-		}
-		return add(tw, p, filepath.ToSlash(rel), d)
-	})
+	fi, err := os.Lstat(base)
+	if err != nil {
+		return err
+	}
+	switch {
+	case fi.IsDir():
+		err = addFolder(tw, base)
+	case fi.Mode().IsRegular() || fi.Mode()&fs.ModeSymlink != 0:
+		err = add(tw, root, fi, func() (string, error) { return os.Readlink(base) }, func() (*os.File, error) {
+			return os.OpenFile(base, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+		})
+	default:
+		err = fmt.Errorf("%s: %w", src, ErrKind)
+	}
 	if err != nil {
 		return err
 	}
 	return tw.Close()
 }
 
-func add(tw *tar.Writer, p, name string, d fs.DirEntry) error {
-	fi, err := d.Info()
+func addFolder(tw *tar.Writer, base string) error {
+	at, err := os.OpenRoot(base)
 	if err != nil {
 		return err
 	}
+	defer at.Close()
+	return fs.WalkDir(at.FS(), root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return err
+		}
+		return add(tw, p, fi, func() (string, error) { return at.Readlink(p) }, func() (*os.File, error) {
+			return at.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK, 0)
+		})
+	})
+}
+
+// add packs one entry that was fi when it was looked at. open must not wait: by then it may be a pipe.
+func add(tw *tar.Writer, name string, fi fs.FileInfo, readlink func() (string, error), open func() (*os.File, error)) error {
 	var link string
+	var err error
 	switch {
 	case fi.Mode()&fs.ModeSymlink != 0:
-		if link, err = os.Readlink(p); err != nil {
+		if link, err = readlink(); err != nil {
 			return err
 		}
 	case !fi.Mode().IsRegular() && !fi.IsDir():
@@ -66,11 +94,14 @@ func add(tw *tar.Writer, p, name string, d fs.DirEntry) error {
 	if !fi.Mode().IsRegular() {
 		return tw.WriteHeader(h)
 	}
-	f, err := os.Open(p)
+	f, err := open()
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	if now, err := f.Stat(); err != nil || !os.SameFile(fi, now) {
+		return errors.Join(err, fmt.Errorf("%s was replaced while it was copied", fi.Name()))
+	}
 	if err := tw.WriteHeader(h); err != nil {
 		return err
 	}

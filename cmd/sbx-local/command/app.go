@@ -36,7 +36,22 @@ type app struct {
 	appName string
 	debug   bool
 
+	files  map[string][]byte // what readFile has read: a pipe can be read once
 	opened *engine.State
+}
+
+// A heedful writer remembers the first error: a listing of which nobody got the end is no success.
+type heedful struct {
+	w   io.Writer
+	err error
+}
+
+func (h *heedful) Write(p []byte) (int, error) {
+	n, err := h.w.Write(p)
+	if err != nil && h.err == nil {
+		h.err = err
+	}
+	return n, err
 }
 
 // stateEnv names the state folder; what starts the daemon sets it, so that both mean the same one.

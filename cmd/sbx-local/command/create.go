@@ -108,7 +108,7 @@ func create(ctx context.Context, a *app, o createOptions, agent string, paths []
 	if err != nil {
 		return engine.Record{}, err
 	}
-	spec, err := o.spec(a, agent, paths)
+	spec, err := o.spec(ctx, a, agent, paths)
 	if err != nil {
 		return engine.Record{}, err
 	}
@@ -128,7 +128,7 @@ func create(ctx context.Context, a *app, o createOptions, agent string, paths []
 	return r, nil
 }
 
-func (o *createOptions) spec(a *app, agent string, paths []string) (engine.CreateSpec, error) {
+func (o *createOptions) spec(ctx context.Context, a *app, agent string, paths []string) (engine.CreateSpec, error) {
 	var zero engine.CreateSpec
 	if err := o.unsupported(); err != nil {
 		return zero, err
@@ -142,6 +142,9 @@ func (o *createOptions) spec(a *app, agent string, paths []string) (engine.Creat
 	}
 	spec := engine.CreateSpec{Name: o.name, Agent: agent, CPUs: o.cpus, Template: o.template}
 	for _, p := range paths {
+		if p == "" { // an unset variable of a script does not mean the folder it runs in
+			return zero, hint(errors.New("a path is empty"), "sbx create --help")
+		}
 		w := engine.ParseWorkspace(p, cwd)
 		if _, err := os.Stat(w.Path); errors.Is(err, fs.ErrNotExist) {
 			fmt.Fprint(a.Stdout, "The selected workspace does not exist. Would you like to create it? (y/N): ")
@@ -161,13 +164,13 @@ func (o *createOptions) spec(a *app, agent string, paths []string) (engine.Creat
 		}
 		spec.Workspaces = spec.Workspaces[1:]
 	}
-	if o.cpus < 0 {
-		return zero, fmt.Errorf("invalid --cpus %d", o.cpus)
+	if o.cpus < 0 || o.cpus > maxCPUs {
+		return zero, fmt.Errorf("invalid --cpus %d: give a number from 1 to %d, or 0 for all", o.cpus, maxCPUs)
 	}
 	if spec.MemoryMiB, err = parseMemory(o.memory); err != nil {
 		return zero, err
 	}
-	if spec.Env, err = readEnv(a, o.env, o.envFiles); err != nil {
+	if spec.Env, err = readEnv(ctx, a, o.env, o.envFiles); err != nil {
 		return zero, err
 	}
 	if spec.Ports, err = parsePorts(o.publish); err != nil {
@@ -177,7 +180,7 @@ func (o *createOptions) spec(a *app, agent string, paths []string) (engine.Creat
 		return zero, err
 	}
 	if o.upstreamCA != "" {
-		data, err := os.ReadFile(o.upstreamCA)
+		data, err := a.readFile(ctx, o.upstreamCA)
 		if err != nil {
 			return zero, fmt.Errorf("--upstream-ca: %w", err)
 		}
@@ -196,6 +199,9 @@ func defaultName(agent string, list []engine.Workspace) string {
 	name := agent + "-" + clean
 	return strings.TrimRight(name[:min(len(name), 63)], "-.")
 }
+
+// maxCPUs is more than machines have, and less than cgroups can count.
+const maxCPUs = 4096
 
 // minMemoryMiB is sbx 0.43's floor.
 const minMemoryMiB = 512

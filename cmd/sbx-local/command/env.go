@@ -1,17 +1,17 @@
 package command
 
 import (
+	"context"
 	"fmt"
-	"os"
 	"strings"
 )
 
 // readEnv joins variables of files and flags, flags last. As in docker, NAME alone takes the caller's value, if there is one.
-func readEnv(a *app, flags, files []string) ([]string, error) {
+func readEnv(ctx context.Context, a *app, flags, files []string) ([]string, error) {
 	var out []string
 	add := func(item string) error {
 		name, _, ok := strings.Cut(item, "=")
-		if name == "" || strings.ContainsAny(item, "\x00") || strings.ContainsAny(name, " \t") {
+		if name == "" || strings.Contains(item, "\x00") || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 			return fmt.Errorf("invalid environment variable %q", name)
 		}
 		if !ok {
@@ -25,7 +25,7 @@ func readEnv(a *app, flags, files []string) ([]string, error) {
 		return nil
 	}
 	for _, path := range files {
-		data, err := os.ReadFile(path)
+		data, err := a.readFile(ctx, path)
 		if err != nil {
 			return nil, fmt.Errorf("--env-file: %w", err)
 		}

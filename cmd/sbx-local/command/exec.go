@@ -44,7 +44,7 @@ func newExecCmd(a *app) *cobra.Command {
 	f.BoolVarP(&o.tty, "tty", "t", false, "allocate a pseudo terminal")
 	f.BoolVarP(&o.detach, "detach", "d", false, "not supported")
 	f.BoolVar(&o.privileged, "privileged", false, "accepted; a sandbox has one set of privileges")
-	f.StringVarP(&o.user, "user", "u", "", "user name or id, with :group id")
+	f.StringVarP(&o.user, "user", "u", "", "user name or id, with :group name or id")
 	f.StringVarP(&o.dir, "workdir", "w", "", "working directory")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "set a variable (NAME=VALUE)")
 	f.StringArrayVar(&o.envFiles, "env-file", nil, "read variables from a file")
@@ -63,7 +63,7 @@ func runExec(ctx context.Context, a *app, o execOptions, name string, argv []str
 	if o.dir != "" && !filepath.IsAbs(o.dir) {
 		return fmt.Errorf("OCI runtime exec failed: cwd must be an absolute path: %q", o.dir)
 	}
-	env, err := readEnv(a, o.env, o.envFiles)
+	env, err := readEnv(ctx, a, o.env, o.envFiles)
 	if err != nil {
 		return err
 	}

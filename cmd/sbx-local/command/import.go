@@ -77,11 +77,11 @@ func runSecretImport(ctx context.Context, a *app, opts secretImportOptions) erro
 			fmt.Fprintf(a.Stdout, "Would import %s from %s\n", d.service, d.variable)
 			continue
 		case d.stored && !opts.force:
-			if !a.confirm(fmt.Sprintf("Secret for service %q already exists in scope %q. Overwrite?", d.service, scopeText(""))) {
+			if !a.confirm(ctx, fmt.Sprintf("Secret for service %q already exists in scope %q. Overwrite?", d.service, scopeText(""))) {
 				continue
 			}
 		case !opts.all && opts.service == "":
-			if !a.confirm(fmt.Sprintf("Import %s from %s?", d.service, d.variable)) {
+			if !a.confirm(ctx, fmt.Sprintf("Import %s from %s?", d.service, d.variable)) {
 				continue
 			}
 		}

@@ -537,7 +537,7 @@ func newPolicyResetCmd(a *app) *cobra.Command {
 		Short: "Forget the network policy, and stop every sandbox",
 		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !force && !a.confirm("Reset the network policy and stop all sandboxes?") {
+			if !force && !a.confirm(cmd.Context(), "Reset the network policy and stop all sandboxes?") {
 				return nil
 			}
 			// First the policy: what runs while the sandboxes are being stopped may reach nothing.

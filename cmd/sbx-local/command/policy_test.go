@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -21,12 +22,16 @@ func newCLI(t *testing.T) *cli { return &cli{t, t.TempDir()} }
 func (c *cli) run(stdin string, args ...string) (code int, stdout, stderr string) {
 	c.t.Helper()
 	var out, errs bytes.Buffer
-	env := map[string]string{"SBX_LOCAL_STATE": filepath.Join(c.dir, "state"), "HOME": c.dir}
-	code = Run(c.t.Context(), Environment{
-		Args: args, Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &errs, Getenv: func(k string) string { return env[k] },
-		Self: "/bin/false", Version: "test",
-	})
+	code = Run(c.t.Context(), c.environment(args, strings.NewReader(stdin), &out, &errs))
 	return code, out.String(), errs.String()
+}
+
+func (c *cli) environment(args []string, stdin io.Reader, stdout, stderr io.Writer) Environment {
+	env := map[string]string{"SBX_LOCAL_STATE": filepath.Join(c.dir, "state"), "HOME": c.dir}
+	return Environment{
+		Args: args, Stdin: stdin, Stdout: stdout, Stderr: stderr, Getenv: func(k string) string { return env[k] },
+		Self: "/bin/false", Version: "test",
+	}
 }
 
 // want runs a verb and compares the code and, where given, standard output; it returns both streams.

@@ -153,7 +153,7 @@ func runRm(ctx context.Context, a *app, names []string, all, force bool) error {
 			if r.Clone != nil {
 				fmt.Fprintf(a.Stderr, "warning: commits in sandbox '%s' that were not fetched (git fetch %s) are lost\n", name, r.RemoteName())
 			}
-			if !a.ask(fmt.Sprintf("Remove sandbox '%s'? This cannot be undone. (y/N): ", name)) {
+			if !a.ask(ctx, fmt.Sprintf("Remove sandbox '%s'? This cannot be undone. (y/N): ", name)) {
 				return errCancelled
 			}
 		}
@@ -172,9 +172,15 @@ func (a *app) remove(ctx context.Context, e *engine.Engine, names []string) erro
 }
 
 // ask puts a question on stdout and reads one line, as rm and prune do. The end of the input is a no.
-func (a *app) ask(question string) bool {
+func (a *app) ask(ctx context.Context, question string) bool {
 	fmt.Fprint(a.Stdout, question)
-	line := readLine(a.Stdin)
+	if a.Stdin == nil {
+		return false
+	}
+	line, err := await(ctx, func() (string, error) { return readLine(a.Stdin), nil })
+	if err != nil {
+		return false
+	}
 	answer := strings.ToLower(strings.TrimSpace(line))
 	return answer == "y" || answer == "yes"
 }
@@ -280,7 +286,7 @@ func runPrune(ctx context.Context, a *app, o pruneOptions) error {
 		fmt.Fprintf(a.Stdout, "Would remove: %s\n", strings.Join(names, ", "))
 		return nil
 	}
-	if !o.force && !a.ask(fmt.Sprintf("Remove %d stopped sandbox(es)? This cannot be undone. (y/N): ", len(names))) {
+	if !o.force && !a.ask(ctx, fmt.Sprintf("Remove %d stopped sandbox(es)? This cannot be undone. (y/N): ", len(names))) {
 		return errCancelled
 	}
 	return a.remove(ctx, e, names)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sbxpair/sbxpair/engine"
 )
@@ -17,10 +19,17 @@ const Version = "v0.47.0"
 // Run carries one command out and returns the exit code: 0, 1 for an error (printed on Stderr), 127 for a program that a
 // sandbox could not start, the guest's own code for exec and run, and 128+n after signal n.
 func Run(ctx context.Context, env Environment) int {
-	a := &app{Environment: env}
+	a := &app{Environment: env, files: map[string][]byte{}}
+	out := &heedful{w: env.Stdout}
+	if env.Stdout != nil {
+		a.Stdout = out
+	}
 	root := newRootCmd(a)
 	root.SetArgs(env.Args)
 	err := root.ExecuteContext(ctx)
+	if err == nil && out.err != nil {
+		err = fmt.Errorf("what this command says could not be written: %w", out.err)
+	}
 	if code, ok := errors.AsType[exitError](err); ok {
 		return int(code)
 	}
@@ -28,7 +37,7 @@ func Run(ctx context.Context, env Environment) int {
 		fmt.Fprintln(a.Stdout, launch.Text) // on stdout, as sbx does
 		return 127
 	}
-	if stop, ok := errors.AsType[*SignalError](err); ok {
+	if stop, ok := errors.AsType[*SignalError](context.Cause(ctx)); ok && err != nil {
 		return 128 + stop.Signal
 	}
 	if err != nil {
@@ -67,7 +76,9 @@ func newRootCmd(a *app) *cobra.Command {
 	root.PersistentFlags().StringVar(&a.appName, "app-name", "", "use the state of another application")
 	root.PersistentFlags().MarkHidden("app-name")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return hint(err, cmd.CommandPath()+" --help") })
-	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkAppName(a.appName) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		return errors.Join(checkAppName(a.appName), checkFlags(cmd))
+	}
 	root.AddCommand(newKeyringCmd(a),
 		newCreateCmd(a), newRunCmd(a), newExecCmd(a), newCpCmd(a), newLsCmd(a), newStopCmd(a), newRmCmd(a), newPruneCmd(a),
 		newInspectCmd(a), newVersionCmd(a), newDiagnoseCmd(a), newDaemonCmd(a), newSettingsCmd(a), newTemplateCmd(a), newPortsCmd(a), newPolicyCmd(a), newSecretCmd(a),
@@ -80,6 +91,23 @@ func unknownVerb(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	return hint(fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath()), cmd.CommandPath()+" --help")
+}
+
+// checkFlags refuses flags that were given without a value, as an unset variable of a script leaves them: without its sandbox
+// a rule or a secret would be everybody's, without its method it would be for all of them.
+func checkFlags(cmd *cobra.Command) error {
+	var err error
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		empty := f.Value.String() == ""
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			items := list.GetSlice()
+			empty = len(items) == 0 || slices.Contains(items, "")
+		}
+		if empty && err == nil {
+			err = hint(fmt.Errorf("--%s has an empty value; leave the flag out if none is meant", f.Name), cmd.CommandPath()+" --help")
+		}
+	})
+	return err
 }
 
 // checkAppName keeps an application's name a single folder name.

@@ -59,7 +59,7 @@ func runRun(ctx context.Context, a *app, o runOptions, args, agentArgs []string)
 		fmt.Fprintln(a.Stdout, r.ID)
 		return nil
 	}
-	env, err := readEnv(a, o.env, o.envFiles)
+	env, err := readEnv(ctx, a, o.env, o.envFiles)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (o *runOptions) sandbox(ctx context.Context, a *app, e *engine.Engine, args
 		paths = []string{cwd}
 	}
 	if o.name == "" { // the same folder and agent again means the same sandbox
-		spec, err := o.spec(a, agent, paths)
+		spec, err := o.spec(ctx, a, agent, paths)
 		if err != nil {
 			return engine.Record{}, err
 		}

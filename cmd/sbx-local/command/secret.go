@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -130,7 +129,7 @@ func newSecretSetCmd(a *app) *cobra.Command {
 			case oauth:
 				return errors.New("--oauth is not supported by this engine; set a key or token")
 			case len(args) == 0:
-				return errors.New("accepts 1 arg(s), received 0")
+				return usage(cobra.ExactArgs(1))(cmd, args)
 			case global && in.sandbox != "":
 				return errors.New("--global and --sandbox exclude each other")
 			case global:
@@ -154,7 +153,7 @@ func runSecretSet(ctx context.Context, a *app, service string, in secretInput, f
 		return err
 	}
 	if sec.Command == "" && sec.Value.IsZero() {
-		if sec.Value, err = a.readSecret(); err != nil {
+		if sec.Value, err = a.readSecret(ctx); err != nil {
 			return err
 		}
 	}
@@ -172,7 +171,7 @@ func runSecretSet(ctx context.Context, a *app, service string, in secretInput, f
 	err = store.Set(ctx, set)
 	if errors.Is(err, vault.ErrExists) {
 		// sbx keeps the old value and exits with 0 when nobody answers.
-		if !a.confirm(fmt.Sprintf("Secret for service %q already exists in scope %q. Overwrite?", service, scopeText(in.sandbox))) {
+		if !a.confirm(ctx, fmt.Sprintf("Secret for service %q already exists in scope %q. Overwrite?", service, scopeText(in.sandbox))) {
 			return nil
 		}
 		set.Force = true
@@ -186,38 +185,35 @@ func runSecretSet(ctx context.Context, a *app, service string, in secretInput, f
 }
 
 // readSecret reads a value from standard input: all of it, or one line without echo from a terminal.
-func (a *app) readSecret() (secrets.Value, error) {
+func (a *app) readSecret(ctx context.Context) (secrets.Value, error) {
+	read := func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.Stdin, maxSecret)) }
 	if f, ok := a.Stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		fmt.Fprint(a.Stderr, "Enter secret: ")
-		b, err := term.ReadPassword(int(f.Fd()))
-		fmt.Fprintln(a.Stderr)
+		old, err := term.GetState(int(f.Fd()))
 		if err != nil {
 			return secrets.Value{}, fmt.Errorf("read secret: %w", err)
 		}
-		return secrets.New(string(b)), nil
+		defer term.Restore(int(f.Fd()), old) // echo again, also after Ctrl-C
+		fmt.Fprint(a.Stderr, "Enter secret: ")
+		defer fmt.Fprintln(a.Stderr)
+		read = func() ([]byte, error) { return term.ReadPassword(int(f.Fd())) }
 	}
 	if a.Stdin == nil {
 		return secrets.Value{}, errors.New("no secret given: pipe it to standard input")
 	}
-	b, err := io.ReadAll(io.LimitReader(a.Stdin, maxSecret))
+	b, err := await(ctx, read)
 	if err != nil {
 		return secrets.Value{}, fmt.Errorf("read secret: %w", err)
 	}
 	return secrets.New(string(b)), nil
 }
 
-// confirm asks on standard output and reads one line; anything but yes, the end of input included, is no.
-func (a *app) confirm(question string) bool {
-	fmt.Fprint(a.Stdout, question+" (y/N): ")
-	line := ""
-	if a.Stdin != nil {
-		line, _ = bufio.NewReader(io.LimitReader(a.Stdin, 100)).ReadString('\n')
+// confirm is ask, and says so when the answer is no.
+func (a *app) confirm(ctx context.Context, question string) bool {
+	yes := a.ask(ctx, question+" (y/N): ")
+	if !yes {
+		fmt.Fprintln(a.Stdout, "Cancelled")
 	}
-	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
-		return true
-	}
-	fmt.Fprintln(a.Stdout, "Cancelled")
-	return false
+	return yes
 }
 
 // sayApplied says which running sandboxes use the change; the proxy reads it with the next request.
@@ -280,7 +276,7 @@ func runSecretSetCustom(ctx context.Context, a *app, in secretInput, c vault.Cus
 		if !ok || !term.IsTerminal(int(f.Fd())) {
 			return errors.New("no secret given: use --command, or --value if others on this machine may see it")
 		}
-		if sec.Value, err = a.readSecret(); err != nil {
+		if sec.Value, err = a.readSecret(ctx); err != nil {
 			return err
 		}
 	}
@@ -449,7 +445,7 @@ func runSecretRm(ctx context.Context, a *app, opts secretRmOptions) error {
 			return nil
 		}
 	}
-	if !opts.force && !a.confirm("Delete selected secret?") {
+	if !opts.force && !a.confirm(ctx, "Delete selected secret?") {
 		return nil
 	}
 	switch {

@@ -121,7 +121,7 @@ func runTemplateSave(ctx context.Context, a *app, name, ref, output string) erro
 		return worded(err, name)
 	}
 	if r.Status == engine.Running && !r.Lost() {
-		if !a.ask(fmt.Sprintf("Sandbox %s is running and must be stopped before saving. Stop it now? (y/N): ", name)) {
+		if !a.ask(ctx, fmt.Sprintf("Sandbox %s is running and must be stopped before saving. Stop it now? (y/N): ", name)) {
 			return hint(fmt.Errorf("%w; stop it first with:", engine.ErrRunning), "sbx stop "+name)
 		}
 		if _, err := e.Stop(ctx, name); err != nil {
@@ -189,7 +189,7 @@ func runTemplateRm(ctx context.Context, a *app, refs []string, force bool) error
 		if err != nil {
 			return hint(fmt.Errorf("template %q not found", ref), "sbx template ls")
 		}
-		if !force && !a.ask(fmt.Sprintf("Remove template '%s'? This cannot be undone. (y/N): ", t.Ref())) {
+		if !force && !a.ask(ctx, fmt.Sprintf("Remove template '%s'? This cannot be undone. (y/N): ", t.Ref())) {
 			return errCancelled
 		}
 		if t, err = e.RemoveTemplate(ctx, ref); err != nil {
