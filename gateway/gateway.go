@@ -95,6 +95,7 @@ type Gateway struct {
 	ctx      context.Context // of the calls: one goes on when its client has hung up, and not when the gateway has ended
 	done     chan struct{}   // closed when the server has ended
 	calls    sync.WaitGroup
+	reading  sync.Mutex
 
 	mu     sync.Mutex
 	closed bool
@@ -369,24 +370,11 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, x *exchange) {
 			x.refuse(http.StatusRequestEntityTooLarge, "the question cannot be read, or is larger than %d bytes", maxBody)
 			return
 		}
-		q := question{speech: x.speech, path: x.path}
-		if json.Unmarshal(body, &q.fields) != nil || q.fields == nil {
-			reject("the question is not a JSON object")
-			return
-		}
-		if x.call.usage != nil {
-			x.model = x.call.model(x.path, q.fields)
-			if !modelName.MatchString(x.model) {
-				reject("the question names no model")
-				return
-			}
-			entry.Model = x.model
-			streams = x.call.stream(r.URL.Query(), q.fields)
-		}
-		if body, err = q.countable(streams); err != nil {
+		if body, streams, err = g.read(x, r.URL.Query(), body); err != nil {
 			reject(err.Error())
 			return
 		}
+		entry.Model = x.model
 	}
 	control := http.NewResponseController(w)
 	control.SetReadDeadline(time.Time{}) // what is left to come is the client's hanging up
@@ -408,7 +396,8 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, x *exchange) {
 		} else {
 			entry.Usage = Usage{} // an error is not paid for, whatever it tells
 		}
-		entry.USD, _ = g.cost(x.model, entry.Usage)
+		usd, priced := g.cost(x.model, entry.Usage)
+		entry.USD, entry.Unpriced = usd, !priced && entry.Input+entry.Output > 0
 		err := g.o.Ledger.Append(entry)
 		if err != nil {
 			g.o.Log.Warn("gateway", "err", err) // the line before the call stands
@@ -444,6 +433,25 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if errors.Join(done(int64(len(body)), received, err == nil), err, to.gone) != nil {
 		panic(http.ErrAbortHandler)
 	}
+}
+
+// read takes a question apart, and returns it as it goes out, and whether its answer is to be a stream.
+func (g *Gateway) read(x *exchange, query url.Values, body []byte) (out []byte, streams bool, err error) {
+	g.reading.Lock() // several large ones at once would take all memory
+	defer g.reading.Unlock()
+	q := question{speech: x.speech, path: x.path}
+	if json.Unmarshal(body, &q.fields) != nil || q.fields == nil {
+		return nil, false, errors.New("the question is not a JSON object")
+	}
+	if x.call.usage != nil {
+		name := x.call.model(x.path, q.fields)
+		if !modelName.MatchString(name) {
+			return nil, false, errors.New("the question names no model")
+		}
+		x.model, streams = name, x.call.stream(query, q.fields)
+	}
+	out, err = q.countable(streams)
+	return out, streams, err
 }
 
 // readable says why an answer cannot be passed on: it is no answer, or nobody can count in it.

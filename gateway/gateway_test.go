@@ -352,6 +352,13 @@ func TestCaps(t *testing.T) {
 			t.Errorf("%d: %s", status, body)
 		}
 	})
+	t.Run("a model without a price, and no cap on money", func(t *testing.T) {
+		w := newWorld(t, gateway.Grant{}, nil, answer)
+		w.ask(gateway.OpenAI, "POST", "/responses", `{"model":"m-9"}`, nil)
+		if spent, _, err := w.Spent("run1"); err != nil || spent.Calls != 1 || strings.Join(spent.Unpriced, " ") != "m-9" {
+			t.Errorf("looks as if it was for nothing: %+v, %v", spent, err)
+		}
+	})
 	t.Run("a model without a price", func(t *testing.T) {
 		w := newWorld(t, gateway.Grant{Caps: gateway.Caps{USD: 1}}, nil, answer)
 		if status, body := w.ask(gateway.OpenAI, "POST", "/responses", `{"model":"m-9"}`, nil); status != 400 || !strings.Contains(body, "no price for the model") {

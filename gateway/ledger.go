@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,9 +31,10 @@ type Entry struct {
 	Model    string    `json:"model,omitempty"`
 	Status   int       `json:"status"` // of the provider's answer; 0 if there was none
 	Usage
-	USD     float64 `json:"usd"`
-	TookMS  int64   `json:"took_ms"`
-	Refused string  `json:"refused,omitempty"` // why the gateway did not let the call through
+	USD      float64 `json:"usd"`
+	Unpriced bool    `json:"unpriced,omitempty"` // the table has no price for the model
+	TookMS   int64   `json:"took_ms"`
+	Refused  string  `json:"refused,omitempty"` // why the gateway did not let the call through
 }
 
 // Spent is a sum of entries.
@@ -42,6 +44,8 @@ type Spent struct {
 	Cached int64   `json:"cached"`
 	Output int64   `json:"output"`
 	USD    float64 `json:"usd"`
+	// Unpriced are the models without a price: what they cost is not part of USD.
+	Unpriced []string `json:"unpriced,omitempty"`
 }
 
 func (s *Spent) add(e Entry) {
@@ -50,6 +54,9 @@ func (s *Spent) add(e Entry) {
 	s.Cached += e.Cached
 	s.Output += e.Output
 	s.USD += e.USD
+	if e.Unpriced && !slices.Contains(s.Unpriced, e.Model) {
+		s.Unpriced = append(slices.Clip(s.Unpriced), e.Model)
+	}
 }
 
 // Ledger is a file with a line for each call, which several processes write to and read from: what a batch of runs has

@@ -1,10 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -57,14 +57,14 @@ func (q question) countable(streams bool) ([]byte, error) {
 		delete(q.fields, name)
 	}
 	for _, name := range contents {
-		var part any
 		if raw, asked := q.set(name); asked {
-			if err := json.Unmarshal(raw, &part); err != nil {
+			what, err := refers(json.NewDecoder(bytes.NewReader(raw)), "", "")
+			if err != nil {
 				return nil, err
 			}
-		}
-		if what := refers(part); what != "" {
-			return nil, fmt.Errorf("%s makes the provider fetch something, and is not allowed: put it into the question", what)
+			if what != "" {
+				return nil, fmt.Errorf("%s makes the provider fetch something, and is not allowed: put it into the question", what)
+			}
 		}
 	}
 	if err := errors.Join(q.tools(), q.usage(streams)); err != nil {
@@ -120,40 +120,53 @@ func (q question) usage(streams bool) error {
 	return err
 }
 
-// refers names what in a part of the contents is not in the question itself, or nothing.
-func refers(part any) string {
-	switch part := part.(type) {
-	case []any:
-		for _, p := range part {
-			if what := refers(p); what != "" {
-				return what
-			}
+// refers names what in the next value, which stands under name in an object under at, is not in the question itself, or
+// nothing. It keeps nothing of what it reads: a question of many small pieces would take a hundred times its size.
+func refers(d *json.Decoder, at, name string) (string, error) {
+	token, err := d.Token()
+	if err != nil {
+		return "", err
+	}
+	if text, is := token.(string); is {
+		what := name
+		if name == "url" { // image_url: {url: …}
+			what = at
 		}
-	case map[string]any:
-		if source, is := part["source"].(map[string]any); is && (source["type"] == "url" || source["type"] == "file") {
-			return fmt.Sprintf("a source of the type %v", source["type"])
-		}
-		if part["type"] == "item_reference" {
-			return "item_reference"
-		}
-		for _, name := range slices.Sorted(maps.Keys(part)) {
-			text, is := part[name].(string)
-			if at, nested := part[name].(map[string]any); nested {
-				if url, given := at["url"].(string); given { // image_url: {url: …}
-					text, is = url, true
-				}
-			}
-			if slices.Contains(outside, name) && is && text != "" && !strings.HasPrefix(text, "data:") {
-				return name
-			}
-			if !slices.Contains(foreign, name) {
-				if what := refers(part[name]); what != "" {
-					return what
-				}
-			}
+		switch {
+		case slices.Contains(outside, what) && text != "" && !strings.HasPrefix(text, "data:"):
+			return what, nil
+		case name == "type" && at == "source" && (text == "url" || text == "file"):
+			return "a source of the type " + text, nil
+		case name == "type" && text == "item_reference":
+			return text, nil
 		}
 	}
-	return ""
+	list := json.Delim('[')
+	if token != list && token != json.Delim('{') {
+		return "", nil
+	}
+	for d.More() {
+		in, key := at, name
+		if token != list {
+			t, err := d.Token()
+			if err != nil {
+				return "", err
+			}
+			in, key = name, t.(string)
+		}
+		if slices.Contains(foreign, key) && token != list {
+			var skip json.RawMessage
+			if err := d.Decode(&skip); err != nil {
+				return "", err
+			}
+			continue
+		}
+		if what, err := refers(d, in, key); what != "" || err != nil {
+			return what, err
+		}
+	}
+	_, err = d.Token() // its end
+	return "", err
 }
 
 // short is a value of a client's in a message to it.

@@ -61,7 +61,7 @@ func (r *run) counted(sum *events.Spent) {
 		return
 	}
 	if spent, _, err := r.gateway.Spent(string(r.id)); err == nil {
-		sum.Input, sum.Cached, sum.Output, sum.CostUSD, sum.Unpriced = spent.Input, spent.Cached, spent.Output, spent.USD, nil
+		sum.Input, sum.Cached, sum.Output, sum.CostUSD, sum.Unpriced = spent.Input, spent.Cached, spent.Output, spent.USD, spent.Unpriced
 	}
 }
 
