@@ -181,12 +181,21 @@ func (e *Engine) create(ctx context.Context, r *Record, ca []byte, disk *os.File
 	if disk != nil {
 		from = disk
 	}
-	begun := time.Now()
-	if err := e.writeDisk(*r, ca, from); err != nil {
-		return fmt.Errorf("disk: %w", err)
+	written := make(chan error, 1)
+	go func(r Record) {
+		begun := time.Now()
+		err := e.writeDisk(r, ca, from)
+		e.took("disk", begun)
+		written <- err
+	}(*r)
+	err := e.layOut(ctx, r, s)
+	if diskErr := <-written; diskErr != nil {
+		err = errors.Join(err, fmt.Errorf("disk: %w", diskErr))
 	}
-	e.took("disk", begun)
-	if err := e.start(ctx, r, s); err != nil {
+	if err != nil {
+		return err
+	}
+	if err := e.start(ctx, r); err != nil {
 		return err
 	}
 	if err := e.published(ctx, *r, r.Ports); err != nil || r.Clone == nil {
@@ -198,8 +207,8 @@ func (e *Engine) create(ctx context.Context, r *Record, ca []byte, disk *os.File
 	return nil
 }
 
-// start boots the sandbox from its record and saves it as running.
-func (e *Engine) start(ctx context.Context, r *Record, s *Session) error {
+// layOut makes all that a sandbox starts from but its disk.
+func (e *Engine) layOut(ctx context.Context, r *Record, s *Session) error {
 	begun := time.Now()
 	if err := s.Sync(ctx); err != nil { // the proxy's socket is there before the sandbox is
 		return err
@@ -217,7 +226,12 @@ func (e *Engine) start(ctx context.Context, r *Record, s *Session) error {
 		return err
 	}
 	e.took("root", begun)
-	begun = time.Now()
+	return nil
+}
+
+// start boots the sandbox from what was laid out and saves it as running.
+func (e *Engine) start(ctx context.Context, r *Record) error {
+	begun := time.Now()
 	if err := e.boot(ctx, r); err != nil {
 		return err
 	}
@@ -297,7 +311,11 @@ func (e *Engine) restart(ctx context.Context, r *Record) error {
 	if err := os.RemoveAll(filepath.Join(e.State.SandboxDir(r.Name), "rootfs")); err != nil {
 		return err
 	}
-	if err := e.start(ctx, r, session); err == nil {
+	err = e.layOut(ctx, r, session)
+	if err == nil {
+		err = e.start(ctx, r)
+	}
+	if err == nil {
 		if err := e.published(ctx, *r, r.Ports); err != nil { // the sandbox is of use all the same
 			e.logger().Error("a published port cannot be had", "sandbox", r.Name, "err", err)
 		}

@@ -35,7 +35,7 @@ const (
 // hostEtc is what a sandbox gets of the host's /etc: how programs find each other and words for numbers, nothing about
 // this host or its users. Patterns are relative to /etc; only files that everyone may read are taken.
 var hostEtc = []string{
-	"alternatives/*", "ld.so.cache", "ld.so.conf", "ld.so.conf.d/*", "localtime", "timezone", "mime.types", "magic", "services",
+	"ld.so.cache", "ld.so.conf", "ld.so.conf.d/*", "localtime", "timezone", "mime.types", "magic", "services",
 	"protocols", "rpc", "os-release", "lsb-release", "debian_version", "redhat-release", "alpine-release", "inputrc", "gai.conf",
 	"locale.alias", "shells", "login.defs", "fonts/*", "fonts/conf.d/*", "python3*/*", "java-*/*", "java-*/*/*", "perl/*", "perl/*/*",
 	"ssl/openssl.cnf", "pki/tls/openssl.cnf",
@@ -171,9 +171,9 @@ func imageBinds(src, root string, mounts []specs.Mount) ([]lower.Bind, error) {
 	return binds, place("")
 }
 
-// hostDirs are the folders of the host that a sandbox without an image sees, below its writable layer: its programs, and
-// the list of the packages that they came with, so that others can be installed over them.
-var hostDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/var/lib/dpkg"}
+// hostDirs are the folders of the host that a sandbox without an image sees, below its writable layer: its programs, the links
+// that choose between them, and the list of the packages that they came with, so that others can be installed over them.
+var hostDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/etc/alternatives", "/var/lib/dpkg"}
 
 // hostBinds makes the links of a merged /usr and lists what is a folder.
 func hostBinds(root string) ([]lower.Bind, error) {
