@@ -57,6 +57,7 @@ type Adapter struct {
 	Credential Credential
 	Sessions   bool // a session can be gone on with
 	ReadOnly   bool // a session can be held to reading
+	Effort     bool // it takes an effort
 
 	endpoints []string // providers, see [Endpoint]
 	invoke    func(t Task, state string) (Invocation, error)
@@ -96,6 +97,8 @@ func (a Adapter) invocation(t Task, state string) (Invocation, error) {
 		return Invocation{}, fmt.Errorf("%w: session id %q", ErrTask, t.SessionID)
 	case strings.HasPrefix(t.Model, "-") || strings.HasPrefix(t.Effort, "-"):
 		return Invocation{}, fmt.Errorf("%w: model or effort reads as a flag", ErrTask)
+	case t.Effort != "" && !a.Effort:
+		return Invocation{}, fmt.Errorf("%w: %s takes no effort", ErrTask, a.Name)
 	case len(t.Command) > 0 && t.Command[0] == "":
 		return Invocation{}, fmt.Errorf("%w: the command is empty", ErrTask)
 	}

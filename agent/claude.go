@@ -9,7 +9,7 @@ import (
 // is_error set: only is_error counts (seen with 2.1.197 and 2.1.332).
 func Claude() Adapter {
 	return Adapter{
-		Name: "claude", Program: "claude", Sessions: true, ReadOnly: true,
+		Name: "claude", Program: "claude", Sessions: true, ReadOnly: true, Effort: true,
 		Credential: Credential{Env: "ANTHROPIC_API_KEY", Provider: "anthropic"},
 		endpoints:  []string{"anthropic"},
 		invoke:     claudeInvocation,
@@ -53,8 +53,16 @@ func claudeInvocation(t Task, _ string) (Invocation, error) {
 type claudeUsage struct {
 	InputTokens              int64 `json:"input_tokens"`
 	CacheCreationInputTokens int64 `json:"cache_creation_input_tokens"`
-	CacheReadInputTokens     int64 `json:"cache_read_input_tokens"`
-	OutputTokens             int64 `json:"output_tokens"`
+	CacheCreation            struct {
+		Hour int64 `json:"ephemeral_1h_input_tokens"`
+	} `json:"cache_creation"`
+	CacheReadInputTokens int64 `json:"cache_read_input_tokens"`
+	OutputTokens         int64 `json:"output_tokens"`
+}
+
+func (u claudeUsage) usage(calls int) Usage {
+	return Usage{Input: u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens, CachedInput: u.CacheReadInputTokens,
+		Written: u.CacheCreationInputTokens, WrittenHour: u.CacheCreation.Hour, Output: u.OutputTokens, ModelCalls: calls}
 }
 
 type claudeLine struct {
@@ -129,9 +137,8 @@ func (d *claudeDecoder) assistant(l claudeLine) []Event {
 	var list []Event
 	if l.Message.ID != d.message {
 		d.message = l.Message.ID
-		u := l.Message.Usage
-		list = append(list, Event{Kind: KindTurnStart}, Event{Kind: KindUsage, Usage: &Usage{
-			Input: u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens, CachedInput: u.CacheReadInputTokens, Output: u.OutputTokens, ModelCalls: 1}})
+		u := l.Message.Usage.usage(1)
+		list = append(list, Event{Kind: KindTurnStart}, Event{Kind: KindUsage, Usage: &u})
 	}
 	for _, b := range blocks {
 		switch b.Type {
@@ -205,13 +212,14 @@ func claudeResult(l claudeLine) []Event {
 		}
 		list = append(list, Event{Kind: KindError, Status: l.APIErrorStatus, Text: text})
 	}
-	u := Usage{Input: l.Usage.InputTokens + l.Usage.CacheCreationInputTokens + l.Usage.CacheReadInputTokens, CachedInput: l.Usage.CacheReadInputTokens,
-		Output: l.Usage.OutputTokens, ModelCalls: l.NumTurns, CostUSD: l.TotalCostUSD}
+	u := l.Usage.usage(l.NumTurns)
+	u.CostUSD = l.TotalCostUSD
 	for name, m := range l.ModelUsage {
 		if u.Models == nil {
 			u.Models = make(map[string]ModelUsage)
 		}
-		u.Models[name] = ModelUsage{m.InputTokens + m.CacheCreationInputTokens + m.CacheReadInputTokens, m.CacheReadInputTokens, m.OutputTokens, 0}
+		u.Models[name] = ModelUsage{Input: m.InputTokens + m.CacheCreationInputTokens + m.CacheReadInputTokens, CachedInput: m.CacheReadInputTokens,
+			Written: m.CacheCreationInputTokens, Output: m.OutputTokens}
 	}
 	return append(list, Event{Kind: KindResult, Session: l.SessionID, OK: !l.IsError, Text: l.Result, Usage: &u, Total: true})
 }

@@ -10,7 +10,7 @@ import (
 // adds up over a resumed session (seen with 0.171.0).
 func Codex() Adapter {
 	return Adapter{
-		Name: "codex", Program: "codex", Sessions: true, ReadOnly: true,
+		Name: "codex", Program: "codex", Sessions: true, ReadOnly: true, Effort: true,
 		Credential: Credential{Env: "CODEX_API_KEY", Provider: "openai"},
 		endpoints:  []string{"openai"},
 		invoke:     codexInvocation,

@@ -12,7 +12,7 @@ import (
 // the shape of a fine-grained one. SIGTERM makes it exit 0 (seen with 1.0.102).
 func Copilot() Adapter {
 	return Adapter{
-		Name: "copilot", Program: "copilot", Sessions: true, ReadOnly: true,
+		Name: "copilot", Program: "copilot", Sessions: true, ReadOnly: true, Effort: true,
 		Credential: Credential{Env: "COPILOT_GITHUB_TOKEN", Provider: "github"},
 		endpoints:  []string{"openai", "anthropic"},
 		invoke:     copilotInvocation,
@@ -160,8 +160,9 @@ func copilotUsage(data []byte) (Usage, error) {
 	}
 	u := Usage{PremiumRequests: f.TotalPremiumRequestCost}
 	for name, m := range f.ModelMetrics {
-		u.add(Usage{Input: m.Usage.InputTokens, CachedInput: m.Usage.CacheReadTokens, Output: m.Usage.OutputTokens, Reasoning: m.Usage.ReasoningTokens,
-			ModelCalls: m.Requests.Count, Models: map[string]ModelUsage{name: {m.Usage.InputTokens, m.Usage.CacheReadTokens, m.Usage.OutputTokens, m.Requests.Count}}})
+		u.add(Usage{Input: m.Usage.InputTokens, CachedInput: m.Usage.CacheReadTokens, Written: m.Usage.CacheWriteTokens, Output: m.Usage.OutputTokens,
+			Reasoning: m.Usage.ReasoningTokens, ModelCalls: m.Requests.Count, Models: map[string]ModelUsage{name: {Input: m.Usage.InputTokens,
+				CachedInput: m.Usage.CacheReadTokens, Written: m.Usage.CacheWriteTokens, Output: m.Usage.OutputTokens, Calls: m.Requests.Count}}})
 	}
 	return u, nil
 }

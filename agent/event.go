@@ -39,6 +39,7 @@ const (
 	ClassBlocked    Class = "blocked"    // a network rule stopped it
 	ClassNetwork    Class = "network"    // the model's host cannot be reached
 	ClassProvider   Class = "provider"   // the model's host failed
+	ClassOptions    Class = "options"    // the CLI does not know an option that it was given: it is too old, or too new
 )
 
 // Event is one thing that an agent did. All text is the agent's, bounded, valid UTF-8, without terminal control sequences.
@@ -64,6 +65,8 @@ type Event struct {
 type Usage struct {
 	Input           int64 // tokens sent, cached ones included
 	CachedInput     int64 // tokens of Input that came from the provider's cache
+	Written         int64 // tokens of Input that went into it, where the CLI tells
+	WrittenHour     int64 // tokens of Written that are kept there for an hour
 	Output          int64 // tokens received, reasoning included
 	Reasoning       int64 // tokens of Output
 	ModelCalls      int
@@ -75,12 +78,15 @@ type Usage struct {
 // ModelUsage is the part of one model.
 type ModelUsage struct {
 	Input, CachedInput, Output int64
+	Written, WrittenHour       int64
 	Calls                      int
 }
 
 func (u *Usage) add(o Usage) {
 	u.Input += o.Input
 	u.CachedInput += o.CachedInput
+	u.Written += o.Written
+	u.WrittenHour += o.WrittenHour
 	u.Output += o.Output
 	u.Reasoning += o.Reasoning
 	u.ModelCalls += o.ModelCalls
@@ -93,6 +99,8 @@ func (u *Usage) add(o Usage) {
 		sum := u.Models[name]
 		sum.Input += m.Input
 		sum.CachedInput += m.CachedInput
+		sum.Written += m.Written
+		sum.WrittenHour += m.WrittenHour
 		sum.Output += m.Output
 		sum.Calls += m.Calls
 		u.Models[name] = sum
@@ -103,6 +111,7 @@ func (u *Usage) add(o Usage) {
 func (u Usage) Minus(o Usage) Usage {
 	u.Input = max(0, u.Input-o.Input)
 	u.CachedInput = max(0, u.CachedInput-o.CachedInput)
+	u.Written, u.WrittenHour = max(0, u.Written-o.Written), max(0, u.WrittenHour-o.WrittenHour)
 	u.Output = max(0, u.Output-o.Output)
 	u.Reasoning = max(0, u.Reasoning-o.Reasoning)
 	u.ModelCalls = max(0, u.ModelCalls-o.ModelCalls)
@@ -111,6 +120,7 @@ func (u Usage) Minus(o Usage) Usage {
 	models := make(map[string]ModelUsage)
 	for name, m := range u.Models {
 		before := o.Models[name]
+		m.Written, m.WrittenHour = max(0, m.Written-before.Written), max(0, m.WrittenHour-before.WrittenHour)
 		m.Input, m.CachedInput, m.Output, m.Calls = max(0, m.Input-before.Input), max(0, m.CachedInput-before.CachedInput),
 			max(0, m.Output-before.Output), max(0, m.Calls-before.Calls)
 		if m != (ModelUsage{}) {
@@ -278,6 +288,9 @@ var (
 	down  = regexp.MustCompile(`(?i)ECONNREFUSED|ECONNRESET|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|connection (?:error|refused|reset)|could not resolve|getaddrinfo|fetch failed|network error|stream disconnected|error sending request`)
 	prov  = regexp.MustCompile(`(?i)overloaded|internal server error|service unavailable|bad gateway|gateway time-?out`)
 )
+
+// optionWords is how a CLI's parser of arguments says that it does not know one.
+var optionWords = regexp.MustCompile(`(?i)(?:unknown|unrecogni[sz]ed|unexpected|invalid) (?:option|argument|flag|subcommand|command)s?\b|flag provided but not defined|no such option`)
 
 func classifyProse(text string) Class {
 	switch {

@@ -158,6 +158,9 @@ func Judge(r Result, changed bool) Verdict {
 		switch {
 		case class == ClassCredential:
 			return Verdict{BadCredential, last("the model refused the credential"), class}
+		case r.structured && s.Turns == 0 && !s.Finished && optionWords.MatchString(r.Stderr+"\n"+r.LastOutput):
+			return Verdict{Failed, fmt.Sprintf("the CLI does not know an option that it was given: it is of another version than this tool drives, or agent.args is wrong (exit %d): %s",
+				r.Code, optionLine(r.Stderr+"\n"+r.LastOutput)), ClassOptions}
 		case r.Code == 126 || r.Code == 127:
 			return Verdict{Failed, fmt.Sprintf("the program cannot be run in the sandbox (exit %d): %s", r.Code, lastLine(r.Stderr)), ""}
 		case r.Code > 128 && r.Code < 160 && !s.Finished: // Gemini exits with an HTTP status modulo 256, after its result line
@@ -189,6 +192,16 @@ func Judge(r Result, changed bool) Verdict {
 		return Verdict{NothingDone, "it ended well and changed nothing", ""}
 	}
 	return Verdict{Succeeded, "", ""}
+}
+
+// optionLine is the line that says so; usage follows it.
+func optionLine(text string) string {
+	for line := range strings.Lines(text) {
+		if optionWords.MatchString(line) {
+			return tailOf(line, 200)
+		}
+	}
+	return ""
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -9,7 +9,7 @@ import (
 // OPENCODE_CONFIG_CONTENT in Task.Env. It makes one more model call for a title (seen with 1.18.33).
 func OpenCode() Adapter {
 	return Adapter{
-		Name: "opencode", Program: "opencode", Sessions: true, ReadOnly: true,
+		Name: "opencode", Program: "opencode", Sessions: true, ReadOnly: true, Effort: true,
 		endpoints: []string{"anthropic", "openai", "google"},
 		invoke:    openCodeInvocation,
 		decoder:   func() decoder { return new(openCodeDecoder) },
@@ -102,7 +102,7 @@ func (d *openCodeDecoder) decode(raw []byte) []Event {
 		}
 	case "step_finish":
 		t := p.Tokens
-		list = append(list, Event{Kind: KindUsage, Usage: &Usage{Input: t.Input + t.Cache.Read + t.Cache.Write, CachedInput: t.Cache.Read,
+		list = append(list, Event{Kind: KindUsage, Usage: &Usage{Input: t.Input + t.Cache.Read + t.Cache.Write, CachedInput: t.Cache.Read, Written: t.Cache.Write,
 			Output: t.Output + t.Reasoning, Reasoning: t.Reasoning, ModelCalls: 1, CostUSD: p.Cost}}, Event{Kind: KindTurnEnd})
 		if p.Reason == "stop" {
 			list = append(list, Event{Kind: KindResult, OK: true})

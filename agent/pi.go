@@ -9,7 +9,7 @@ import (
 // model call failed: the stop reason of the last message decides (seen with 0.73.1). It has no permission system.
 func Pi() Adapter {
 	return Adapter{
-		Name: "pi", Program: "pi", Sessions: true, ReadOnly: true,
+		Name: "pi", Program: "pi", Sessions: true, ReadOnly: true, Effort: true,
 		endpoints: []string{"anthropic", "openai", "google"},
 		invoke:    piInvocation,
 		decoder:   func() decoder { return &piDecoder{tools: make(map[string]string)} },
@@ -127,7 +127,7 @@ func (d *piDecoder) message(l piLine) []Event {
 		list = append(list, Event{Kind: KindMessage, Text: text})
 	}
 	u := m.Usage
-	list = append(list, Event{Kind: KindUsage, Usage: &Usage{Input: u.Input + u.CacheRead + u.CacheWrite, CachedInput: u.CacheRead, Output: u.Output,
+	list = append(list, Event{Kind: KindUsage, Usage: &Usage{Input: u.Input + u.CacheRead + u.CacheWrite, CachedInput: u.CacheRead, Written: u.CacheWrite, Output: u.Output,
 		ModelCalls: 1, CostUSD: u.Cost.Total}})
 	d.failed = m.StopReason == "error" || m.StopReason == "aborted"
 	if d.failed {

@@ -33,7 +33,7 @@ type real struct {
 
 func reals() []real {
 	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
-	usage := func(n int) model.Usage { return model.Usage{Input: 1000 + n, Cached: 100, Output: 10} }
+	usage := func(n int) model.Usage { return model.Usage{Input: 1000 + n, Cached: 100, Written: 200, Output: 10} }
 	chat := func(read, edit, shell model.Call) []model.Step {
 		return []model.Step{
 			{Text: "Let me look.", Calls: []model.Call{read}, Usage: usage(0)},
@@ -334,7 +334,8 @@ func TestRealCLIs(t *testing.T) {
 				if s.Tools != 3 || s.Answer != "Done: two is 2." || !s.Finished || b.result.Leftover != 0 {
 					t.Errorf("summary %+v", s)
 				}
-				if u.Input != 4006 || u.CachedInput != 400 || u.Output != 40 {
+				written := map[string]int64{"claude": 800}[r.adapter.Name] // only its wire tells
+				if u.Input != 4006 || u.CachedInput != 400 || u.Output != 40 || u.Written != written {
 					t.Errorf("usage %+v", u)
 				}
 				if len(b.server.Calls()) != 4 {

@@ -55,6 +55,7 @@ type Result struct {
 	Limits       Limits // as they were applied
 
 	expectsEnd bool
+	structured bool // the CLI's output has a form of its own
 }
 
 // launch makes the run's folder and becomes the agent.
@@ -79,7 +80,7 @@ s=; IFS= read -r s 2>/dev/null <"${f%/environ}/stat" || continue; set -- ${s##*)
 // agent could not be started or the connection broke. What the agent did, and that it was stopped (by ctx too), is in the
 // Result, which holds what had arrived even beside an error. It costs two commands in the sandbox, and one for each file.
 func Run(ctx context.Context, r guest.Runner, a Adapter, t Task, o Options) (Result, error) {
-	res := Result{Agent: a.Name, Code: -1, ReadOnly: t.ReadOnly, expectsEnd: a.finishes, SessionID: t.SessionID}
+	res := Result{Agent: a.Name, Code: -1, ReadOnly: t.ReadOnly, expectsEnd: a.finishes, structured: a.decoder != nil, SessionID: t.SessionID}
 	if o.Wall < 0 || o.Idle < 0 || o.Grace < 0 || o.MaxTurns < 0 || o.MaxTranscript < 0 {
 		return res, fmt.Errorf("%w: negative limit", ErrTask)
 	}

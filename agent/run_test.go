@@ -281,6 +281,9 @@ func TestJudge(t *testing.T) {
 		{"result says no", []string{`{"type":"result","exitCode":1}`}, "exit 0", false, false, agent.Failed, "reports an error"},
 		{"exit 1 with a reason", []string{`{"type":"session.error","data":{"message":"no model","statusCode":400}}`}, "exit 1", false, false, agent.Failed, "no model"},
 		{"stderr has the reason", nil, "echo bad flag >&2; exit 2", false, false, agent.Failed, "bad flag"},
+		{"too old", nil, `echo "error: unknown option '--output-format'" >&2; echo "(add --help)" >&2; exit 1`, false, false, agent.Failed, "another version than this tool drives, or agent.args is wrong (exit 1): error: unknown option '--output-format'"},
+		{"too old, on standard output", nil, `echo "error: unexpected argument '--json' found"; exit 2`, false, false, agent.Failed, "another version"},
+		{"a tool's words about options", []string{`{"type":"assistant.turn_start"}`, fine}, `echo "grep: unknown option -- j" >&2; exit 1`, true, false, agent.Failed, "exit 1 after"},
 		{"quota", []string{`{"type":"session.error","data":{"message":"insufficient_quota","statusCode":429}}`}, "exit 1", false, false, agent.Failed, "insufficient_quota"},
 		{"retried and well", []string{`{"type":"model.call_failure","data":{"statusCode":401}}`, fine, message, result}, "exit 0", true, false, agent.Succeeded, ""},
 	} {
@@ -345,6 +348,13 @@ func TestInvocations(t *testing.T) {
 			if name == "command" { // any program: it has to be named, and has neither sessions nor a read-only mode
 				task.Command, task.Resume, task.ReadOnly = []string{"/opt/x", "y"}, false, false
 			}
+			effort := task.Effort
+			if !a.Effort {
+				if _, err := a.Invocation(task); effort != "" && !errors.Is(err, agent.ErrTask) {
+					t.Errorf("%s: an effort that nothing heeds: %v", name, err)
+				}
+				task.Effort = ""
+			}
 			inv, err := a.Invocation(task)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -352,6 +362,9 @@ func TestInvocations(t *testing.T) {
 			}
 			if slices.Contains(inv.Argv, "") || slices.Contains(inv.Argv, task.Prompt) || !strings.Contains(inv.Stdin+fmt.Sprint(inv.Files), task.Prompt) {
 				t.Errorf("%s: argv %q, stdin %q", name, inv.Argv, inv.Stdin)
+			}
+			if a.Effort && effort != "" && !strings.Contains(strings.Join(inv.Argv, " "), effort) {
+				t.Errorf("%s: no effort in %q", name, inv.Argv)
 			}
 			if !slices.Contains(inv.Unset, "GH_TOKEN") || !slices.Contains(inv.Unset, "GITHUB_TOKEN") || slices.Contains(inv.Unset, a.Credential.Env) {
 				t.Errorf("%s: unset %q", name, inv.Unset)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sbxpair/sbxpair/agent"
 )
@@ -114,10 +115,42 @@ func onPage(t *testing.T, name string, seen row) {
 	}
 }
 
+// Any program can be the agent; the row of "command" is what comes of one that does in each scenario what it can.
+func TestProgramScenarios(t *testing.T) {
+	row, limits := row{}, agent.Limits{Wall: time.Second, Grace: 100 * time.Millisecond}
+	sprung := filepath.Join(t.TempDir(), "sprung")
+	for scenario, tt := range map[string]struct {
+		script string
+		want   agent.Outcome
+	}{
+		"success":            {"grep -q 'Change two' && sed -i s/two/2/ a.txt", agent.Succeeded},
+		"denied":             {"echo 'a.txt: Permission denied' >&2; exit 1", agent.Failed},
+		"credential":         {"echo '401 Unauthorized: bad credentials' >&2; exit 1", agent.BadCredential},
+		"nothing done":       {"echo There is nothing to do.", agent.NothingDone},
+		"cut off":            {"sed -i s/two/2/ a.txt; sleep 60", agent.CutOff},
+		"hostile repository": {"sed -i s/two/2/ a.txt", agent.Succeeded},
+	} {
+		r := real{adapter: agent.Program("command"), program: func(string) string { return "/bin/sh" }, env: func(string) []string { return nil }}
+		if scenario == "hostile repository" {
+			r.traps = traps(sprung)
+		}
+		t.Setenv("SBXPAIR_AGENT_CLIS", "/")
+		b := r.run(t, t.TempDir(), scenario, nil, nil, func(task *agent.Task) { task.Args = []string{"-c", tt.script} }, limits)
+		if v := row.note(scenario, agent.Judge(b.result, b.changed(t))); v.Outcome != tt.want {
+			t.Errorf("%s: %+v\n%s", scenario, v, b.transcript())
+		}
+	}
+	if text, err := os.ReadFile(sprung); err == nil {
+		t.Errorf("programs of the repository ran: %s", text)
+	}
+	row["hostile repository"] += fmt.Sprintf(", %d traps shut", countTraps())
+	onPage(t, "command", row)
+}
+
 // The second table of the page is the adapters' own data.
 func TestAdaptersOnPage(t *testing.T) {
 	var want strings.Builder
-	want.WriteString("| name | program | credential | goes on with a session | can be held to reading | other servers |\n| --- | --- | --- | --- | --- | --- |\n")
+	want.WriteString("| name | program | credential | goes on with a session | can be held to reading | takes an effort | other servers |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	yes := map[bool]string{true: "yes", false: "no"}
 	for _, name := range agent.Names() {
 		a, _ := agent.Lookup(name)
@@ -131,7 +164,7 @@ func TestAdaptersOnPage(t *testing.T) {
 		if others == "" {
 			others = "—"
 		}
-		fmt.Fprintf(&want, "| %s | %s | %s | %s | %s | %s |\n", name, program, credential, yes[a.Sessions], yes[a.ReadOnly], others)
+		fmt.Fprintf(&want, "| %s | %s | %s | %s | %s | %s | %s |\n", name, program, credential, yes[a.Sessions], yes[a.ReadOnly], yes[a.Effort], others)
 	}
 	page, err := os.ReadFile(agentsPage)
 	if err != nil {

@@ -65,6 +65,7 @@ type Agent struct {
 	Command  []string       `yaml:"command" json:"command"`   // replaces the adapter's program and leading arguments; of the agent command, all there is: it reads the prompt on standard input
 	Args     []string       `yaml:"args" json:"args"`         // added to the adapter's
 	Model    string         `yaml:"model" json:"model"`       // model that the agent asks for; empty is its own choice
+	Effort   string         `yaml:"effort" json:"effort"`     // how hard the model is to think, in the CLI's own words (low, medium, high, …), where the CLI has such a setting
 	Mounts   []Mount        `yaml:"mounts" json:"mounts"`     // host folders that the agent sandbox sees at the same path: a list of {path, readOnly}
 	Token    secrets.Source `yaml:"token" json:"token"`       // where the model credential comes from: one of {env}, {file} (mode 0600), {command} (a list), {keyring} (SERVICE/ACCOUNT) or {gh} (a host, for gh auth token); by default the provider's usual variable
 	Strategy string         `yaml:"strategy" json:"strategy"` // auto, service, custom, or plain-env, which puts the credential itself into the sandbox

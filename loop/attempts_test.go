@@ -221,6 +221,7 @@ func TestAttempts(t *testing.T) {
 		"credential":            {[]string{`echo '{"type":"result","is_error":true,"subtype":"success","api_error_status":401,"result":"401"}'; exit 1`, good + say("2")}, nil, secrets.ErrUnfit, "", 1, 1},
 		"exits 0 having failed": {[]string{good + `echo '{"type":"result","is_error":true,"subtype":"error_during_execution"}'`}, nil, ErrFailed, "", 1, 1},
 		"silent exit":           {[]string{`exit 1`, good + say("2")}, nil, ErrFailed, "without a word", 1, 1},
+		"too old":               {[]string{`echo "error: unknown option '--output-format'" >&2; exit 1`}, nil, ErrNoAgent, "of another version", 1, 1},
 		"not there":             {[]string{`exit 127`}, nil, ErrNoAgent, "", 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -244,7 +245,7 @@ func TestAttempts(t *testing.T) {
 				t.Errorf("the work: %v", err)
 			}
 			if last := left[len(left)-1]; last.Unfinished != slices.Contains([]string{
-				"tokens", "tokens while at work", "money", "money without a price", "time of a session", "silence", "credential", "exits 0 having failed", "silent exit", "not there",
+				"tokens", "tokens while at work", "money", "money without a price", "time of a session", "silence", "credential", "exits 0 having failed", "silent exit", "not there", "too old",
 			}, name) {
 				t.Errorf("end state %+v", last)
 			}

@@ -17,10 +17,10 @@ func (r *run) price(u agent.Usage) (usd float64, unpriced []string) {
 	}
 	models := u.Models
 	if len(models) == 0 && u.Input+u.Output > 0 {
-		models = map[string]agent.ModelUsage{r.req.Config.Agent.Model: {Input: u.Input, CachedInput: u.CachedInput, Output: u.Output, Calls: u.ModelCalls}}
+		models = map[string]agent.ModelUsage{r.req.Config.Agent.Model: {Input: u.Input, CachedInput: u.CachedInput, Written: u.Written, WrittenHour: u.WrittenHour, Output: u.Output, Calls: u.ModelCalls}}
 	}
 	for name, m := range models {
-		cost, known := r.prices.Cost(name, prices.Tokens{Input: m.Input, Cached: m.CachedInput, Output: m.Output, Calls: m.Calls})
+		cost, known := r.prices.Cost(name, prices.Tokens{Input: m.Input, Cached: m.CachedInput, Written: m.Written, Hour: m.WrittenHour, Output: m.Output, Calls: m.Calls})
 		if !known && name == "" {
 			name = "the agent's own choice"
 		}

@@ -86,13 +86,16 @@ func (r *run) lookup() error {
 	return nil
 }
 
-// checkPhases refuses phases that the agent's CLI cannot be held to, and limits that cannot be kept.
+// checkPhases refuses phases and settings that the agent's CLI does not have, and limits that cannot be kept.
 func (r *run) checkPhases() error {
 	cfg := r.req.Config
 	for _, p := range []events.Phase{events.PhasePlan, events.PhaseReview} {
 		if r.configured(p) && !r.adapter.ReadOnly {
 			return fmt.Errorf("%w: phases: %s needs a session that can only read, and %s cannot be held to that; use --phases execute,verify", config.ErrInvalid, p, r.adapter.Name)
 		}
+	}
+	if cfg.Agent.Effort != "" && !r.adapter.Effort {
+		return fmt.Errorf("%w: agent.effort: %s has no such setting; leave it out", config.ErrInvalid, r.adapter.Name)
 	}
 	var err error
 	if r.prices, err = prices.Load(cfg.Prices); err != nil {

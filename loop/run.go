@@ -27,7 +27,7 @@ var (
 	ErrNoTask  = errors.New("the task is empty")
 	ErrTask    = errors.New("the task cannot be used")
 	ErrFailed  = errors.New("the work failed")     // the agent failed, or its last attempt was rejected
-	ErrNoAgent = errors.New("no agent")            // its CLI is not in the sandbox
+	ErrNoAgent = errors.New("no agent")            // its CLI is not in the sandbox, or too old
 	ErrNothing = errors.New("nothing to deliver")  // the agent changed nothing
 	ErrRefused = errors.New("refused by the gate") // what the agent left may not be delivered
 	ErrNoPlan  = errors.New("no plan on record")

@@ -57,7 +57,7 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 
 	cfg := r.req.Config
 	task := agent.Task{
-		Prompt: b.prompt, Model: cfg.Agent.Model, Dir: b.dir, ReadOnly: b.readOnly, Fresh: b.readOnly,
+		Prompt: b.prompt, Model: cfg.Agent.Model, Effort: cfg.Agent.Effort, Dir: b.dir, ReadOnly: b.readOnly, Fresh: b.readOnly,
 		Command: cfg.Agent.Command, Args: cfg.Agent.Args,
 		Env: append(workspace.GuestEnv(), r.plan.Agent.Environment()...), Endpoint: r.endpoint(),
 	}
@@ -97,6 +97,9 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 	}
 	if res.Code == exitNotFound {
 		return res, fmt.Errorf("%w: the agent's CLI is not in the sandbox: %s", ErrNoAgent, lastLine(res.Stderr))
+	}
+	if verdict.Class == agent.ClassOptions {
+		return res, fmt.Errorf("%w that can be used: %s", ErrNoAgent, verdict.Reason)
 	}
 	if why := r.capped(); why != "" {
 		return res, fmt.Errorf("%w: %s", ErrBudget, why)
