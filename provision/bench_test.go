@@ -28,7 +28,7 @@ func BenchmarkPair(b *testing.B) {
 	}{{"new", false, false}, {"new, serialised daemon", true, false}, {"from the pool", false, true}, {"from the pool, serialised daemon", true, true}} {
 		b.Run(tt.name, func(b *testing.B) {
 			var spent time.Duration
-			calls := 0
+			calls, chain := 0, 0
 			for b.Loop() {
 				b.StopTimer()
 				bn := newBench(b, "0.47", nil)
@@ -51,7 +51,7 @@ func BenchmarkPair(b *testing.B) {
 					b.Fatal(err)
 				}
 				spent += time.Since(start)
-				calls += len(report.Calls)
+				calls, chain = calls+len(report.Calls), len(plan.Calls())
 				b.StopTimer()
 				if _, err := p.Release(b.Context(), "done", time.Minute); err != nil {
 					b.Fatal(err)
@@ -60,6 +60,9 @@ func BenchmarkPair(b *testing.B) {
 			}
 			b.ReportMetric(spent.Seconds()/float64(b.N)/3.2, "×create")
 			b.ReportMetric(float64(calls)/float64(b.N), "calls")
+			if !tt.pool {
+				b.ReportMetric(float64(chain), "chain")
+			}
 		})
 	}
 }
