@@ -324,7 +324,7 @@ func (d Delivery) readBundle() ([]byte, bundleHeader, error) {
 		return nil, h, fmt.Errorf("%w: %d refs, want one", ErrBadBundle, len(h.refs))
 	}
 	for _, sha := range h.refs {
-		if sha != d.Head {
+		if d.Head != "" && sha != d.Head {
 			return nil, h, fmt.Errorf("%w: its ref is not the commit that was checked", ErrBadBundle)
 		}
 	}
@@ -332,6 +332,55 @@ func (d Delivery) readBundle() ([]byte, bundleHeader, error) {
 		return nil, h, fmt.Errorf("%w: %d prerequisites", ErrBadBundle, len(h.prerequisites))
 	}
 	return bundle, h, nil
+}
+
+// Pushed is what stands on GitHub after PushBranch.
+type Pushed struct {
+	Repo   Repo      `json:"repository"` // as GitHub names it now
+	Branch string    `json:"branch"`
+	Head   string    `json:"head"`
+	Push   PushState `json:"push"`
+	URL    string    `json:"url"`
+}
+
+// PushBranch is the first half of a delivery by git: it brings the branch to GitHub, judged as [Deliver] judges it, and opens no pull
+// request. Of d it takes Run, Repo, Branch, Bundle, Known and Bounds; Head and Base are the bundle's own where they are empty.
+func PushBranch(ctx context.Context, r Runner, c *Client, d Delivery) (Pushed, error) {
+	done := Pushed{Repo: d.Repo, Branch: d.Branch}
+	raw, h, err := d.readBundle()
+	if err != nil {
+		return done, err
+	}
+	if d.Head == "" {
+		for _, d.Head = range h.refs { // there is one
+		}
+	}
+	switch {
+	case d.Base != "":
+	case len(h.prerequisites) == 1:
+		d.Base = h.prerequisites[0]
+	default:
+		return done, fmt.Errorf("%w: it does not tell the one commit that it starts from; name that", ErrBadBundle)
+	}
+	done.Head, d.Title = d.Head, d.Bounds.TitlePrefix+d.Branch
+	if err := d.check(); err != nil {
+		return done, err
+	}
+	info, err := c.Repository(ctx, d.Repo)
+	if err != nil {
+		return done, err
+	}
+	if info.Archived {
+		return done, fmt.Errorf("push to %s: %w", info.Repo, ErrArchived)
+	}
+	done.Repo = info.Repo
+	var execs int
+	url := c.endpoint.CloneURL(info.Repo)
+	if done.Push, err = (&gitDelivery{runner: r, client: c, d: d, url: url, pushURL: url, execs: &execs}).run(ctx, h, raw); err != nil {
+		return done, err
+	}
+	done.URL = c.endpoint.WebURL(info.Repo) + "/tree/" + d.Branch
+	return done, nil
 }
 
 // keepPullRequest opens the pull request, or brings the one that is open up to date if this run opened it.

@@ -42,9 +42,6 @@ func (r *run) gate(ctx context.Context) (string, error) {
 		}
 	}
 	r.log.Emit(gated)
-	if !gated.Accepted {
-		return "", fmt.Errorf("%w: %s", ErrRefused, strings.Join(gated.Refusals, "; "))
-	}
 	if r.handover, err = r.prepareHandover(ctx, verdict); err != nil {
 		return "", err
 	}
@@ -52,6 +49,9 @@ func (r *run) gate(ctx context.Context) (string, error) {
 		return "", err
 	}
 	r.result.Finish = r.handover.command()
+	if !gated.Accepted {
+		return "", r.handover.refusal(strings.Join(gated.Refusals, "; "))
+	}
 	if err := r.approve(ctx, r.handover); err != nil {
 		return "", err
 	}
@@ -88,7 +88,23 @@ func (r *run) makeBounds() (github.Bounds, error) {
 	if r.handover != nil {
 		base = r.handover.BaseBranch
 	}
+	b, err := Bounds(cfg, repo, base)
+	if err != nil {
+		return b, err
+	}
+	for _, v := range []secrets.Value{r.agentToken, r.githubToken} {
+		if !v.IsZero() {
+			b.Secrets = append(b.Secrets, v)
+		}
+	}
+	b.Requests = r.requestBounds()
+	return b, nil
+}
+
+// Bounds are what a configuration lets a change to repo touch that goes to the branch base.
+func Bounds(cfg config.Config, repo github.Repo, base string) (github.Bounds, error) {
 	b := github.DefaultBounds(repo, base)
+	var err error
 	if b.Fork, err = forkOf(cfg.GitHub); err != nil {
 		return b, fmt.Errorf("%w: github.fork: %w", config.ErrInvalid, err)
 	}
@@ -113,12 +129,6 @@ func (r *run) makeBounds() (github.Bounds, error) {
 	if len(cfg.Gate.Only) > 0 {
 		b.AllowedPaths = cfg.Gate.Only
 	}
-	for _, v := range []secrets.Value{r.agentToken, r.githubToken} {
-		if !v.IsZero() {
-			b.Secrets = append(b.Secrets, v)
-		}
-	}
-	b.Requests = r.requestBounds()
 	return b, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/sbxpair/sbxpair/github"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/secrets"
+	"github.com/sbxpair/sbxpair/workspace"
 )
 
 // ErrNoHandover matches the error for a run that did not get as far as a delivery, so that none can be finished.
@@ -23,6 +24,9 @@ var ErrNoHandover = errors.New("the run has nothing to deliver")
 
 // handoverFile is what the delivery of a run needs, in the run's folder, beside the work.
 const handoverFile = "delivery.json"
+
+// maxRefused bounds, in bytes, the files that are kept of a change that the gate refused for its size, among other things.
+const maxRefused = 64 << 20
 
 // Handover is a run's delivery as data: with it and the work's bundle, any later process can carry it out. It is on disk before
 // anything is written to GitHub.
@@ -39,11 +43,14 @@ type Handover struct {
 	Verified   bool                    `json:"verified,omitempty"` // commands ran and passed
 	Changed    []github.FileChange     `json:"changed,omitempty"`
 	Patch      []byte                  `json:"patch,omitempty"`
-	Tree       string                  `json:"tree,omitempty"`  // of Files
-	Files      []github.TreeFile       `json:"files,omitempty"` // for a delivery that does not use git
+	PatchCut   bool                    `json:"patch_cut,omitempty"` // Patch is not all of it
+	Tree       string                  `json:"tree,omitempty"`      // of Files
+	Files      []github.TreeFile       `json:"files,omitempty"`     // for a delivery that does not use git
 	Requests   []github.RequestVerdict `json:"requests,omitempty"`
 	Verdict    github.Verdict          `json:"verdict"`
 	Approved   []github.Reason         `json:"approved,omitempty"` // by a person
+	// Final says why the gate's refusal cannot be lifted; empty where other settings of the gate may let the change through.
+	Final string `json:"final,omitempty"`
 	// Done is what stands on GitHub once all of it does.
 	Done *events.Delivered `json:"done,omitempty"`
 	// Asked holds what came of the requests.
@@ -62,12 +69,23 @@ func (h *Handover) asks() []string {
 	return list
 }
 
-// command is what finishes the delivery.
+// command is what finishes the delivery; empty if nothing does.
 func (h *Handover) command() string {
+	if h.Final != "" {
+		return ""
+	}
 	if len(h.asks()) > 0 {
 		return "sbxpair deliver " + string(h.Run) + " --approve"
 	}
 	return "sbxpair deliver " + string(h.Run)
+}
+
+// refusal is the error for a change that the gate refused; it says what can be done about that.
+func (h *Handover) refusal(why string) error {
+	if h.Final != "" {
+		return fmt.Errorf("%w: %s; %s", ErrRefused, why, h.Final)
+	}
+	return fmt.Errorf("%w: %s; the work is kept: once your own gate settings allow it, %s delivers it", ErrRefused, why, h.command())
 }
 
 // prepareHandover puts together what is delivered, once the gate has looked at it.
@@ -78,9 +96,26 @@ func (r *run) prepareHandover(ctx context.Context, v github.Verdict) (*Handover,
 	}
 	h.Head, h.Branch, h.BaseBranch = r.state.End.Head, r.branch(), r.baseBranch()
 	h.Title, h.Body, h.Comment, h.Verified = r.pullTitle(), r.body(), r.comment(), len(r.state.Verified) > 0
-	h.Changed, h.Patch = changed(r.state.End), r.state.End.Patch
+	h.Changed = changed(r.state.End)
+	limit := r.bounds.MaxPatch
+	if v.Decision == github.Refuse {
+		limit = maxRefused
+	}
+	if slices.ContainsFunc(v.Reasons, func(x github.Reason) bool { return x.Code == github.ReasonSecret }) {
+		h.Final = "it holds a credential; the agent has to take it out" // and there is no further copy of it
+		return h, nil
+	}
+	h.Patch, h.PatchCut = r.state.End.Patch, r.state.End.PatchTruncated
+	if h.PatchCut {
+		h.Final = "it is too large to be judged"
+		return h, nil
+	}
 	if r.req.Config.GitHub.Way == string(github.ViaAPI) {
-		tree, versions, err := r.state.Workspace.Versions(ctx, r.state.End, r.bounds.MaxPatch)
+		tree, versions, err := r.state.Workspace.Versions(ctx, r.state.End, limit)
+		if errors.Is(err, workspace.ErrTooLarge) && v.Decision == github.Refuse {
+			h.Final = "it is too large for github.way: api"
+			return h, nil
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -281,7 +316,11 @@ func (r *run) loadHandover() (*Handover, []byte, error) {
 	if h.Run != r.finishes {
 		return nil, nil, fmt.Errorf("run %s: its %s is of run %.20q", r.finishes, handoverFile, h.Run)
 	}
+	gate := r.req.Config.Gate
 	r.req.Config, r.req.Task, r.req.Issue, r.repo = rec.Asked.Config, rec.Asked.Task, h.Issue, rec.Asked.Repository
+	if h.Verdict.Decision == github.Refuse { // it is for whoever is here today to lift that
+		r.req.Config.Gate = gate
+	}
 	if h.Head == "" || h.Done != nil {
 		return h, nil, nil
 	}
@@ -315,11 +354,33 @@ func (r *run) prepareToFinish(ctx context.Context) error {
 	if r.handover.Done != nil {
 		return nil
 	}
-	if r.handover.Verdict.Decision == github.Refuse {
-		return fmt.Errorf("%w: %w", ErrRefused, r.handover.Verdict.Err())
+	if err := r.judgeAgain(r.handover); err != nil {
+		return err
 	}
-	r.engine, r.engineRef, err = r.req.Locate(ctx)
-	return err
+	if r.engine, r.engineRef, err = r.req.Locate(ctx); err != nil || r.handover.Head == "" {
+		return err
+	}
+	return r.checkWay()
+}
+
+// judgeAgain lets the gate look once more at what it refused, with the bounds of today.
+func (r *run) judgeAgain(h *Handover) error {
+	if h.Verdict.Decision != github.Refuse {
+		return nil
+	}
+	if h.Final == "" {
+		h.Verdict = github.Check(r.bounds, github.Change{
+			Repo: r.bounds.Repo, Fork: r.bounds.Fork, Branch: h.Branch, BaseBranch: h.BaseBranch, Title: h.Title, Body: h.Body, Patch: h.Patch, Files: h.Changed,
+		})
+	}
+	if h.Verdict.Decision != github.Refuse {
+		return nil
+	}
+	var why []string
+	for _, reason := range h.Verdict.Reasons {
+		why = append(why, reason.String())
+	}
+	return h.refusal(strings.Join(why, "; "))
 }
 
 // finishing are the phases of a run that finishes another's delivery.

@@ -43,7 +43,14 @@ func (r *run) checkWay() error {
 		return fmt.Errorf("%w: github.host: %w", config.ErrInvalid, err)
 	}
 	if r.engineRef.Kind == pair.EngineSbx && endpoint != github.DotCom() && r.req.Config.GitHub.Way == string(github.ViaGit) && !r.upOnly {
-		return fmt.Errorf("%w: github.way: git cannot push to %s through Docker's sbx, which puts tokens into git's requests on github.com alone; set it to api", config.ErrInvalid, endpoint.Host())
+		hint := "set it to api"
+		switch { // the run goes on under the configuration that it was started with
+		case r.resumed:
+			hint = "start it anew with api"
+		case r.finishes != "":
+			hint = "deliver it with sbx-local (--engine local)"
+		}
+		return fmt.Errorf("%w: github.way: git cannot push to %s through Docker's sbx, which puts tokens into git's requests on github.com alone; %s", config.ErrInvalid, endpoint.Host(), hint)
 	}
 	return nil
 }

@@ -145,8 +145,10 @@ func (r *run) preflightAgain(ctx context.Context) error {
 		}
 	}
 	var err error
-	r.engine, r.engineRef, err = r.req.Locate(ctx)
-	return err
+	if r.engine, r.engineRef, err = r.req.Locate(ctx); err != nil {
+		return err
+	}
+	return r.checkWay()
 }
 
 // interrupted reports whether an earlier session may have left unfinished work of this attempt.

@@ -17,9 +17,10 @@ func newDeliverCmd(a *app) *cobra.Command {
 	var approve bool
 	cmd := &cobra.Command{
 		Use: "deliver RUN", Short: "Finish the delivery of a run, from its folder", Args: usage(cobra.ExactArgs(1)),
-		Long: "For a run that did its work and could not deliver it, was staged, or has to be approved: makes a github sandbox, and no agent's,\n" +
-			"and brings branch, pull request and comments to GitHub as the run would have. What stands there already is found, so that\n" +
-			"it can be done again. The run's own configuration counts; the GitHub token is looked up anew.",
+		Long: "For a run that did its work and could not deliver it, was refused by the gate, was staged, or has to be approved: makes a\n" +
+			"github sandbox, and no agent's, and brings branch, pull request and comments to GitHub as the run would have. What stands\n" +
+			"there already is found, so that it can be done again. The run's own configuration counts; the GitHub token is looked up\n" +
+			"anew, and what the gate refused is judged again by the gate settings of today.",
 		RunE: func(cmd *cobra.Command, args []string) error { return runDeliver(cmd.Context(), a, args[0], approve) },
 	}
 	cmd.Flags().BoolVar(&approve, "approve", false, "show what would be written, and ask on the terminal before it is")

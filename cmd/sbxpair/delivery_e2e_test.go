@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -246,35 +247,59 @@ func TestRequestsOnly(t *testing.T) {
 }
 
 // The command's own process opens no connection: where its network has no interface at all, not even loopback, it acts on
-// GitHub all the same, because every request leaves from inside the sandbox.
+// GitHub and delivers all the same, because every request leaves from inside the sandbox. Once the pair stands it needs no token either.
+// What is delivered there is what the gate had refused: it is kept, and goes out once the gate allows it.
 func TestNoConnectionOfOurOwn(t *testing.T) {
-	s := open(t, stage.Options{})
-	up := sbxpair(t, s, "up", "--repo", stage.FullName, "--dir", s.Work)
+	s := open(t, stage.Options{Env: []string{quick}, Scripts: []model.Script{{Steps: []model.Step{
+		bash(fixWith("slugify.sh") + "; echo 'Be brief.' >AGENTS.md"), say("Done."),
+	}}}})
+	up := sbxpair(t, s, "up", "--repo", stage.FullName, "--dir", s.Work) // it also keeps the engine's daemon, which has a network
 	up.want(t, 0)
 	if t.Failed() {
 		t.FailNow()
 	}
 	defer func() { sbxpair(t, s, "down", strings.TrimSpace(up.stdout)).want(t, 0) }()
+	got := sbxpair(t, s, runArgs(s)...)
+	got.want(t, 6, "protected-path: AGENTS.md", "once your own gate settings allow it")
+	result := resultOf(t, got)
+	finish := "sbxpair deliver " + string(result.Run)
+	if _, err := os.Stat(filepath.Join(result.Dir, "delivery.json")); err != nil || result.Finish != finish || result.Work == "" {
+		t.Errorf("%v, result %+v", err, result)
+	}
+	sbxpair(t, s, "result", string(result.Run)).want(t, 0, finish)
+	sbxpair(t, s, "deliver", string(result.Run)).want(t, 6, "protected-path: AGENTS.md")
+	nothingWritten(t, s)
+
 	if out, err := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--net", "true").CombinedOutput(); err != nil {
 		t.Skipf("a process cannot be put into a network of its own here: %v %s", err, out)
 	}
+	nowhere := func(env []string, args ...string) []byte {
+		t.Helper()
+		cmd := s.Command(t.Context(), append([]string{"--config", s.Config}, args...)...)
+		cmd.Args, cmd.Env = append([]string{"unshare", "--user", "--map-root-user", "--net", "--", cmd.Path}, cmd.Args[1:]...), env
+		var err error
+		if cmd.Path, err = exec.LookPath("unshare"); err != nil {
+			t.Fatal(err)
+		}
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%v\n%s", err, stderr.String())
+		}
+		if known := secrets.NewRedactor(s.Tokens...); known.Contains(stdout.Bytes()) || known.Contains(stderr.Bytes()) {
+			t.Error("a token is shown")
+		}
+		return stdout.Bytes()
+	}
+	noToken := slices.DeleteFunc(slices.Clone(s.Env), func(pair string) bool { return strings.Contains(pair, "_TOKEN=") })
 	seen := len(s.Hub.Log().All())
-	cmd := s.Command(t.Context(), "--config", s.Config, "github", "issue", "create", "--json", "--title", "From nowhere", "--body", "x")
-	cmd.Args = append([]string{"unshare", "--user", "--map-root-user", "--net", "--"}, append([]string{cmd.Path}, cmd.Args[1:]...)...)
-	var err error
-	if cmd.Path, err = exec.LookPath("unshare"); err != nil {
-		t.Fatal(err)
-	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v\n%s", err, stderr.String())
-	}
 	var made struct{ Number int }
-	if err := json.Unmarshal(stdout.Bytes(), &made); err != nil || made.Number == 0 || len(s.Hub.Log().All()) == seen {
+	text := nowhere(noToken, "github", "issue", "create", "--run", strings.TrimSpace(up.stdout), "--json", "--title", "From nowhere", "--body", "x")
+	if err := json.Unmarshal(text, &made); err != nil || made.Number == 0 || len(s.Hub.Log().All()) == seen {
 		t.Errorf("made %+v, %v; %d requests arrived", made, err, len(s.Hub.Log().All())-seen)
 	}
-	if known := secrets.NewRedactor(s.Tokens...); known.Contains(stdout.Bytes()) || known.Contains(stderr.Bytes()) {
-		t.Error("a token is shown")
+	nowhere(append(slices.Clone(s.Env), "SBXPAIR_GATE_PROTECTMODE=allow"), "deliver", string(result.Run))
+	if pull := onlyPull(t, s); !strings.Contains(pull.Body, "run="+string(result.Run)) {
+		t.Errorf("pull request %+v", pull)
 	}
 }

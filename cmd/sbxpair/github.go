@@ -28,6 +28,8 @@ func newGitHubCmd(a *app) *cobra.Command {
 			newNumberedCommentCmd(a, "a pull request"), newLabelCmd(a, "a pull request")),
 		group("status", "Commit statuses", "", newStatusSetCmd(a)),
 		group("check", "Checks", "", newCheckSetCmd(a)),
+		newWhoAmICmd(a),
+		newPushCmd(a),
 		newArtifactsCmd(a),
 		newCommentCmd(a))
 }
@@ -55,6 +57,7 @@ type verb[T any] struct {
 type act struct {
 	*github.Client
 	app    *app
+	box    github.Runner // the github sandbox
 	run    string
 	repo   github.Repo
 	number int
@@ -206,10 +209,19 @@ func newCommentCmd(a *app) *cobra.Command {
 
 // newNumberedCommentCmd and newLabelCmd are the same for both kinds of thing: to GitHub, a pull request is an issue with a branch.
 func newNumberedCommentCmd(a *app, kind string) *cobra.Command {
+	var keep string
 	return verb[github.Comment]{
 		use: "comment N --body TEXT", short: "Comment on " + kind, numbered: true, text: true,
+		flags: func(f *pflag.FlagSet) {
+			f.StringVar(&keep, "keep", "", "a name: the run's comment of that name gets this text, in the place of the one it had")
+		},
 		do: func(ctx context.Context, x act) (github.Comment, error) {
-			return x.Comment(ctx, x.repo, x.number, github.NewComment{Body: x.body})
+			n := github.NewComment{Body: x.body}
+			if keep == "" {
+				return x.Comment(ctx, x.repo, x.number, n)
+			}
+			n.Op = github.Op{Run: x.run, Name: "kept-" + keep}
+			return x.KeepComment(ctx, x.repo, x.number, n)
 		},
 		show: func(w io.Writer, made github.Comment) { fmt.Fprintln(w, plain(made.URL)) },
 	}.command(a)
@@ -273,7 +285,7 @@ func (a *app) onGitHub(ctx context.Context, run string, do func(context.Context,
 	box := pair.NewSandbox(a.known(l.Engine), l.Run, pair.RoleGitHub)
 	client := github.NewClient(box, endpoint, github.WithVersion(a.version), github.WithLogger(a.log))
 	defer client.Close()
-	return do(ctx, act{Client: client, app: a, run: string(l.Run), repo: repo})
+	return do(ctx, act{Client: client, app: a, box: box, run: string(l.Run), repo: repo})
 }
 
 // maxText bounds a text that is read from a file.

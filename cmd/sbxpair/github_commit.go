@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxpair/sbxpair/github"
+	"github.com/sbxpair/sbxpair/loop"
+	"github.com/sbxpair/sbxpair/pair"
 )
 
 // status is the result of the status and check verbs.
@@ -67,6 +70,80 @@ func newCheckSetCmd(a *app) *cobra.Command {
 			return done, err
 		},
 		show: showStatus,
+	}.command(a)
+}
+
+func newPushCmd(a *app) *cobra.Command {
+	var base, branch, work string
+	return verb[github.Pushed]{
+		use: "push [BUNDLE] --branch NAME", short: "Push a branch, from a git bundle or from the work that a run kept", args: cobra.MaximumNArgs(1), required: []string{"branch"},
+		long: "The bundle crosses into the github sandbox; its objects are checked there in a fresh repository, the gate of the configuration\n" +
+			"judges what it does to the tree, and git pushes from there. A branch that holds commits of somebody else is left alone.\n" +
+			"It has to hold one branch, made with: git bundle create FILE BRANCH ^BASE.",
+		flags: func(f *pflag.FlagSet) {
+			f.StringVar(&branch, "branch", "", "branch to push; it begins with github.branchPrefix")
+			f.StringVar(&base, "base", "", "full id of the commit it starts from, which GitHub has (default: the bundle's own)")
+			f.StringVar(&work, "work", "", "a run, in place of a bundle: the work that it kept")
+		},
+		do: func(ctx context.Context, x act) (github.Pushed, error) {
+			loaded, err := x.app.settings(nil)
+			if err != nil {
+				return github.Pushed{}, err
+			}
+			bounds, err := loop.Bounds(loaded.Config, x.repo, "")
+			if err != nil {
+				return github.Pushed{}, err
+			}
+			path, err := x.bundle(work)
+			if err != nil {
+				return github.Pushed{}, &usageError{err}
+			}
+			file, err := os.Open(path)
+			if err != nil {
+				return github.Pushed{}, &usageError{fmt.Errorf("read the bundle: %w", err)}
+			}
+			defer file.Close()
+			return github.PushBranch(ctx, x.box, x.Client, github.Delivery{Run: x.run, Repo: x.repo, Branch: branch, Base: base, Bundle: file, Bounds: bounds})
+		},
+		show: func(w io.Writer, done github.Pushed) {
+			fmt.Fprintf(w, "%.12s %s %s\n", done.Head, done.Push, plain(done.URL))
+		},
+	}.command(a)
+}
+
+// bundle is the file that push takes: the one that was named, or the work of a run.
+func (x act) bundle(work string) (string, error) {
+	switch {
+	case len(x.args) == 1 && work == "":
+		return x.args[0], nil
+	case len(x.args) == 1 || work == "":
+		return "", errors.New("name a bundle, or with --work a run, and not both")
+	}
+	id, err := pair.ParseRunID(work)
+	if err != nil {
+		return "", err
+	}
+	told, err := loop.Tell(x.app.store(), id)
+	if err != nil {
+		return "", err
+	}
+	if told.Work == "" {
+		return "", fmt.Errorf("run %s kept no work: it was delivered, or there was none", id)
+	}
+	return told.Work, nil
+}
+
+func newWhoAmICmd(a *app) *cobra.Command {
+	return verb[github.Identity]{
+		use: "whoami", short: "Say whose token the github sandbox has, and when it ends",
+		do: func(ctx context.Context, x act) (github.Identity, error) { return x.WhoAmI(ctx) },
+		show: func(w io.Writer, who github.Identity) {
+			until := "no end that GitHub tells of"
+			if !who.Expires.IsZero() {
+				until = "until " + who.Expires.Format("2006-01-02 15:04 MST")
+			}
+			fmt.Fprintf(w, "%s (%s), %s\n", plain(who.Login), plain(who.Type), until)
+		},
 	}.command(a)
 }
 

@@ -59,7 +59,15 @@ func TestGitHubVerbs(t *testing.T) {
 	if list == nil || len(list) != 0 {
 		t.Errorf("issues of somebody else: %+v", list)
 	}
-	call(6, "issue", "search", "title")("no rule that allows GET https://api.github.com/search/issues")
+	call(0, "issue", "search", "title")("#1", "Another title")
+	call(6, "issue", "search", "title", "repo:octo/other")("a search stays in")
+	call(0, "whoami")(repo.Owner + " (User), until 20")
+	call(0, "issue", "comment", "1", "--keep", "state", "--body", "Under way")("#issuecomment")
+	call(0, "issue", "comment", "1", "--keep", "state", "--body", "Over")("#issuecomment")
+	decode(t, call(0, "issue", "view", "1", "--comments", "--json")(), &issue)
+	if len(issue.Comments) != 3 || !strings.HasPrefix(issue.Comments[2].Body, "Over\n") {
+		t.Errorf("comments %+v", issue.Comments)
+	}
 	call(0, "issue", "close", "1", "--not-planned")("/issues/1")
 	decode(t, call(0, "issue", "view", "1", "--json")(), &issue)
 	if issue.State != "closed" || issue.Reason != "not_planned" || issue.Title != "Another title" || issue.Body != body {
@@ -102,6 +110,13 @@ func TestGitHubVerbs(t *testing.T) {
 	if err := os.WriteFile(note, []byte("kept"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	bundle := bundleOf(t, s, "slugify.sh")
+	call(0, "push", bundle, "--branch", "sbxpair/by-hand")("created https://github.com/" + stage.FullName + "/tree/sbxpair/by-hand")
+	call(0, "push", bundle, "--branch", "sbxpair/by-hand", "--json")(`"push": "up to date"`)
+	call(6, "push", bundle, "--branch", "main")("branch")
+	call(6, "push", bundleOf(t, s, ".github/workflows/x.yml"), "--branch", "sbxpair/workflow")("protected-path: .github/workflows/x.yml")
+	call(2, "push", "--branch", "sbxpair/x")("name a bundle, or with --work a run")
+	call(2, "push", "--branch", "sbxpair/x", "--work", strings.TrimSpace(up.stdout))("kept no work")
 	call(0, "artifacts", note)("/tree/sbxpair/" + strings.TrimSpace(up.stdout) + "-artifacts")
 	call(2, "artifacts", filepath.Join(s.Dir, "none"))("no such file")
 	call(0, "pr", "close", "2")("/pull/2")
@@ -124,6 +139,35 @@ func decode(t *testing.T, got outcome, into any) {
 	if err := json.Unmarshal([]byte(got.stdout), into); err != nil {
 		t.Errorf("no JSON: %v\n%s", err, got.stdout)
 	}
+}
+
+// bundleOf makes a commit on top of the stage's checkout that changes one file, and returns a bundle of it.
+func bundleOf(t *testing.T, s *stage.Stage, path string) string {
+	t.Helper()
+	dir, bundle := filepath.Join(t.TempDir(), "clone"), filepath.Join(t.TempDir(), "bundle")
+	git := func(args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=A", "-c", "user.email=a@example.test", "-C", dir}, args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v %s", args, err, out)
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	git("clone", "-q", s.Work, "c")
+	dir = filepath.Join(dir, "c")
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, path), []byte("echo by hand\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	git("checkout", "-q", "-b", "by-hand")
+	git("add", "-A")
+	git("commit", "-q", "-m", "by hand")
+	git("bundle", "create", "-q", bundle, "by-hand", "^HEAD~1")
+	return bundle
 }
 
 // branch makes a branch with one more commit than main on the stand-in's GitHub, and returns that commit.

@@ -64,7 +64,7 @@ func newIssueSearchCmd(a *app) *cobra.Command {
 	var limit int
 	return verb[[]github.Issue]{
 		use: "search WORD...", short: "Search the repository's issues and pull requests", args: cobra.MinimumNArgs(1),
-		long:  "GitHub's index lags behind what is there. The rules that sbxpair makes do not let a search out of the github\nsandbox; list needs no rule of its own.",
+		long:  "GitHub's index lags behind what is there, and it answers 30 searches a minute; list has neither limit.",
 		flags: func(f *pflag.FlagSet) { f.IntVar(&limit, "limit", 30, "how many at most, up to 100") },
 		do: func(ctx context.Context, x act) ([]github.Issue, error) {
 			return x.SearchIssues(ctx, x.repo, strings.Join(x.args, " "), limit)

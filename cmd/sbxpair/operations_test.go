@@ -31,7 +31,7 @@ func TestOperationsPage(t *testing.T) {
 		}
 		rows++
 		name := word.FindStringSubmatch(f[1])[1]
-		if _, method := client.MethodByName(name); !method && name != "Deliver" {
+		if _, method := client.MethodByName(name); !method && name != "Deliver" && name != "PushBranch" { // those two take the sandbox too
 			t.Errorf("%s: there is no function %s", f[0], name)
 		}
 		verb := strings.Fields(word.FindStringSubmatch(f[2])[1])
