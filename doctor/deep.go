@@ -162,8 +162,11 @@ func (s *scratch) openGateway(ctx context.Context, run pair.RunID) (*provision.T
 		return nil, nil
 	}
 	var err error
-	s.gateway, err = provision.OpenGateway(ctx, run, s.Config, s.creds.Agent, filepath.Join(s.State, "ledger.jsonl"), s.Proxy)
+	s.gateway, err = provision.OpenGateway(ctx, s.Config, s.creds.Agent, filepath.Join(s.State, "ledger.jsonl"), s.Proxy)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.gateway.Admit(run); err != nil {
 		return nil, err
 	}
 	s.creds.Agent = s.gateway.Key

@@ -13,8 +13,7 @@ import (
 	"github.com/sbxpair/sbxpair/secrets"
 )
 
-// openGateway starts the model gateway, if one is configured. From then on the run's key for it is the agent's credential, and
-// the provider's stays here.
+// openGateway starts the model gateway, if one is configured.
 func (r *run) openGateway(ctx context.Context) error {
 	cfg := r.req.Config
 	if !cfg.Gateway.Enabled {
@@ -24,13 +23,25 @@ func (r *run) openGateway(ctx context.Context) error {
 		return fmt.Errorf("%w: gateway.enabled: the gateway ends with this command, and a pair that stays would have no model; leave out --keep, or the gateway", config.ErrInvalid)
 	}
 	// Not the run's context: the calls of a session that is being ended are counted to their end.
-	g, err := provision.OpenGateway(context.WithoutCancel(ctx), r.id, cfg, r.agentToken, ledger(r.req.Store.Dir(r.id)), r.req.Proxy)
+	g, err := provision.OpenGateway(context.WithoutCancel(ctx), cfg, r.agentToken, ledger(r.req.Store.Dir(r.id)), r.req.Proxy)
 	if err != nil {
 		return err
 	}
 	r.gateway = g
-	r.redact = secrets.NewRedactor(r.agentToken, r.githubToken, g.Key)
-	r.agentToken = g.Key
+	return nil
+}
+
+// admit makes the run, whose id is settled, known to its gateway. From then on the key that it has there is the agent's credential,
+// and the provider's stays here.
+func (r *run) admit() error {
+	if r.gateway == nil {
+		return nil
+	}
+	if err := r.gateway.Admit(r.id); err != nil {
+		return err
+	}
+	r.redact = secrets.NewRedactor(r.agentToken, r.githubToken, r.gateway.Key)
+	r.agentToken = r.gateway.Key
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -33,8 +34,34 @@ func (m machine) Run(ctx context.Context, c guest.Command) (int, error) {
 		name, value, _ := strings.Cut(entry, "=")
 		spec.Env = append(spec.Env, sbx.EnvVar{Name: name, Value: value})
 	}
-	res, err := m.box.Exec(ctx, spec)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, w := range []*io.Writer{&spec.Stdout, &spec.Stderr} {
+		if *w != nil {
+			*w = guarded{*w, cancel}
+		}
+	}
+	var res sbx.ExecResult
+	err := pair.Caught(func() (err error) { res, err = m.box.Exec(ctx, spec); return err })
+	if crash, crashed := errors.AsType[*pair.Crash](context.Cause(ctx)); crashed {
+		return res.Code, crash
+	}
 	return res.Code, err
+}
+
+// guarded is where a command's output goes. It is read in a goroutine of nobody's, and it is a stranger's: a panic there is the end of
+// the command, and the run's error, not the end of the program with the pair in place.
+type guarded struct {
+	w   io.Writer
+	end context.CancelCauseFunc
+}
+
+func (g guarded) Write(p []byte) (n int, err error) {
+	err = pair.Caught(func() (err error) { n, err = g.w.Write(p); return err })
+	if crash, crashed := errors.AsType[*pair.Crash](err); crashed {
+		g.end(crash)
+	}
+	return n, err
 }
 
 // guest is the agent sandbox.

@@ -153,7 +153,7 @@ func (r *run) phase(ctx context.Context, name events.Phase) error {
 	r.telling.say(func() string { return r.standing(string(name)) })
 	start := time.Now()
 	detail, err := r.phases()[name](ctx)
-	if err != nil && ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err) // which signal, which limit
 	}
 	if noteErr := r.noteGrants(); noteErr != nil {

@@ -82,22 +82,31 @@ func (r *run) acquire(ctx context.Context) error {
 		return err
 	}
 	cfg := r.req.Config
-	admission := pair.Admission{Need: lease.MemoryMiB, Budget: cfg.Limits.MemoryMiB, Wait: time.Duration(cfg.Limits.Queue), Waiting: func(q pair.Queue) {
+	pool, err := r.pool(ctx)
+	if err != nil {
+		return err
+	}
+	admission := pair.Admission{Need: lease.MemoryMiB, Budget: r.memory(), Wait: time.Duration(cfg.Limits.Queue), Yield: pool.Yield, Waiting: func(q pair.Queue) {
 		if r.req.Sink != nil { // the run has no record yet
 			r.req.Sink(events.Noted{Text: "waiting for memory: " + q.String()})
 		}
 	}}
-	if admission.Budget == 0 {
-		admission.Budget = pair.HostMemoryMiB() * 4 / 5
-	}
 	return r.req.Store.Admit(ctx, admission, func() (err error) {
 		r.pair, err = pair.Acquire(r.engine.Unverified(), r.req.Store, lease)
 		return err
 	})
 }
 
+// memory is how much of the host's is for all pairs, in MiB.
+func (r *run) memory() int {
+	if own := r.req.Config.Limits.MemoryMiB; own > 0 {
+		return own
+	}
+	return pair.HostMemoryMiB() * 4 / 5
+}
+
 func (r *run) claim(ctx context.Context, lease pair.Lease) (bool, error) {
-	if r.req.Config.Pool.Size == 0 || r.finishes != "" || r.gateway != nil { // a gateway's way is settled when the sandbox is made
+	if r.req.Config.Pool.Size == 0 || r.finishes != "" { // a delivery needs no agent's sandbox
 		return false, nil
 	}
 	pool, err := r.pool(ctx)
@@ -105,6 +114,9 @@ func (r *run) claim(ctx context.Context, lease pair.Lease) (bool, error) {
 		return false, err
 	}
 	p, err := pool.Claim(lease)
+	if err == nil && p == nil {
+		r.early = append(r.early, events.Noted{Text: "no pair that fits waits in the pool: one is made"})
+	}
 	if err != nil || p == nil {
 		return false, err
 	}
@@ -119,9 +131,12 @@ func (r *run) claim(ctx context.Context, lease pair.Lease) (bool, error) {
 // pool is the pool of pairs that fit the run's configuration.
 func (r *run) pool(ctx context.Context) (provision.Pool, error) {
 	in, err := r.input(ctx)
+	if r.req.Config.Gateway.Enabled { // also where none is open, as while the pool is filled
+		in.Gateway = new(provision.Through)
+	}
 	return provision.Pool{
 		Engine: r.engine.Unverified(), Store: r.req.Store, Ref: r.engineRef, For: in,
-		Size: r.req.Config.Pool.Size, MaxAge: time.Duration(r.req.Config.Pool.MaxAge),
+		Size: r.req.Config.Pool.Size, MaxAge: time.Duration(r.req.Config.Pool.MaxAge), Budget: r.memory(),
 	}, err
 }
 

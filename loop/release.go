@@ -3,7 +3,6 @@ package loop
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"time"
 
@@ -12,10 +11,8 @@ import (
 )
 
 // finish releases the pair and closes the record, whatever happened before.
-func (r *run) finish(ctx context.Context, err error, panicked any) error {
-	if panicked != nil {
-		err = fmt.Errorf("%w: internal error: %v", ErrFailed, panicked)
-	}
+func (r *run) finish(ctx context.Context, err error) error {
+	crash, crashed := errors.AsType[*pair.Crash](err)
 	if r.log == nil { // the log could not even be created
 		_, releaseErr := r.pair.Release(ctx, Outcome(err), time.Duration(r.req.Config.Limits.Release))
 		return errors.Join(err, releaseErr)
@@ -24,12 +21,18 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 		r.salvage(ctx, err)
 	}
 	r.blocked(ctx)
+	if err == nil && r.upOnly { // cancelled after its last step: then nothing is to stay
+		err = context.Cause(ctx)
+	}
+	if crashed {
+		r.log.Emit(events.Noted{Text: "internal error: " + string(crash.Stack)})
+	}
 	r.conclude(err)
 	r.state.Ended = ends(err) || r.upOnly
 	r.result.Resumable = !r.state.Ended && r.state.begun()
 	err = errors.Join(err, r.save())
 	r.telling.end(ctx, r.lastWord(err))
-	if r.keep(err) && panicked == nil {
+	if r.keep(err) && !crashed {
 		r.result.Kept = true
 		err = errors.Join(err, r.pair.Keep(r.result.Outcome, r.plan.Agent.Environment()))
 	} else {
@@ -39,9 +42,6 @@ func (r *run) finish(ctx context.Context, err error, panicked any) error {
 	r.conclude(err)
 	r.log.Emit(events.RunEnded{Outcome: r.result.Outcome, Error: r.result.Reason, Took: r.result.Took})
 	err = errors.Join(err, r.receipt(), r.log.Close())
-	if panicked != nil {
-		panic(panicked)
-	}
 	return err
 }
 

@@ -135,6 +135,16 @@ func start(ctx context.Context, req Request, upOnly bool) (Result, error) {
 
 // start carries the run out and fills in its result.
 func (r *run) start(ctx context.Context) error {
+	if sink, broken := r.req.Sink, false; sink != nil {
+		r.req.Sink = func(e events.Payload) { // one that panicked is told nothing more: the run has to come to its end
+			if broken {
+				return
+			}
+			broken = true
+			sink(e)
+			broken = false
+		}
+	}
 	err := r.masked(r.do(ctx))
 	r.conclude(err)
 	return err
@@ -241,10 +251,11 @@ type run struct {
 	unfetched    bool         // the agent worked, and there is no end state of that yet
 	fresh        int          // index of the first session of this pair: the CLI's state of earlier ones went with their sandbox
 	bounds       github.Bounds
-	telling      *telling   // keeps the run's issue current; nil without one
-	handover     *Handover  // what is delivered, once the gate has looked at it
-	finishes     pair.RunID // the run whose delivery this one finishes, instead of a run of its own
-	bundle       []byte     // the work of that run
+	telling      *telling       // keeps the run's issue current; nil without one
+	handover     *Handover      // what is delivered, once the gate has looked at it
+	finishes     pair.RunID     // the run whose delivery this one finishes, instead of a run of its own
+	bundle       []byte         // the work of that run
+	early        []events.Noted // what happened before the run had a record
 }
 
 // openLog opens the record of a new run.
@@ -256,6 +267,9 @@ func (r *run) openLog() (err error) {
 		Version: r.req.Version, Repository: r.repo, Task: r.req.Task, Agent: r.adapter.Name,
 		Engine: r.engineRef.Kind, EngineVer: r.engineRef.Version, Isolation: r.engineRef.Isolation,
 	})
+	for _, note := range r.early {
+		r.log.Emit(note)
+	}
 	return r.ask()
 }
 
@@ -287,11 +301,18 @@ func (r *run) do(ctx context.Context) (err error) {
 	r.named()
 	if err := take(ctx); err != nil {
 		if r.pair != nil {
-			err = r.finish(ctx, err, nil)
+			err = r.finish(ctx, err)
 		}
 		return err
 	}
-	defer func() { err = r.finish(ctx, err, recover()) }()
+	return r.finish(ctx, pair.Caught(func() error { return r.recorded(ctx, preflight, open, through) }))
+}
+
+// recorded is the part of a run that its log tells.
+func (r *run) recorded(ctx context.Context, preflight time.Time, open func() error, through func(context.Context) error) error {
+	if err := r.admit(); err != nil {
+		return err
+	}
 	if err := open(); err != nil {
 		return err
 	}

@@ -20,14 +20,21 @@ var ErrNoRoom = errors.New("no memory for another pair")
 type Admission struct {
 	Need    int           // MiB that the pair may take; it is in its lease while it lives
 	Budget  int           // MiB for all pairs of the host; 0 is no bound
-	Wait    time.Duration // how long to wait; 0 is for ever
+	Wait    time.Duration // how long to wait; 0 is for ever, [NoWait] not at all
 	Waiting func(Queue)   // told when the waiting begins and then now and then; nil is fine
+	// Yield removes one pair that waits in the pool, and reports whether there was one: a pair that is needed goes before pairs that
+	// may be. It is called while that alone makes room; nil: the pool keeps what it has.
+	Yield func(context.Context) (bool, error)
 }
+
+// NoWait is the wait of a pair that is made only if there is room for it now.
+const NoWait time.Duration = -1
 
 // Queue is where a pair stands that waits for memory.
 type Queue struct {
 	Held, Need, Budget int // MiB
 	Pairs              int // that hold the memory
+	Pooled             int // MiB of those that wait in the pool
 	Ahead              int // that wait since longer
 }
 
@@ -59,6 +66,7 @@ func (s *Store) Admit(ctx context.Context, a Admission, take func() error) error
 		defer cancel()
 	}
 	var said time.Time
+	var yieldErr error
 	for {
 		var q Queue
 		admitted := false
@@ -73,13 +81,25 @@ func (s *Store) Admit(ctx context.Context, a Admission, take func() error) error
 		if err != nil || admitted {
 			return err
 		}
+		if a.Wait == NoWait {
+			return fmt.Errorf("%w: %s", ErrNoRoom, q)
+		}
+		if a.Yield != nil && q.Ahead == 0 && q.Pooled > 0 && (q.Held == q.Pooled || q.Held-q.Pooled+a.Need <= a.Budget) {
+			yielded, err := a.Yield(ctx)
+			if yielded {
+				continue
+			}
+			if err != nil { // asked no more: what stands in the way is waited out
+				a.Yield, yieldErr = nil, err
+			}
+		}
 		if a.Waiting != nil && time.Since(said) >= queueNotice {
 			said = time.Now()
 			a.Waiting(q)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for memory: %w: %s", context.Cause(ctx), q)
+			return errors.Join(fmt.Errorf("wait for memory: %w: %s", context.Cause(ctx), q), yieldErr)
 		case <-time.After(queuePoll):
 		}
 	}
@@ -94,6 +114,9 @@ func (s *Store) look(a Admission, mine *place) Queue {
 		if l.State == Open && l.Owner.Host == host && !l.Orphaned() {
 			q.Held += l.MemoryMiB
 			q.Pairs++
+			if l.Pooled() {
+				q.Pooled += l.MemoryMiB
+			}
 		}
 	}
 	entries, _ := os.ReadDir(filepath.Dir(mine.path))

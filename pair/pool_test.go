@@ -92,6 +92,48 @@ func TestAdmissionHasADeadlineAndCanBeCancelled(t *testing.T) {
 	}
 }
 
+// A pair that may be needed goes for one that is needed: once for each that is in the way, and only where that makes room.
+func TestAdmissionTakesThePoolsMemory(t *testing.T) {
+	store := pair.NewStore(t.TempDir())
+	held(t, store, 300, pair.Self())
+	var waiting []*pair.Pair
+	for range 2 {
+		p := held(t, store, 300, pair.Self())
+		if err := p.Shelve(); err != nil {
+			t.Fatal(err)
+		}
+		waiting = append(waiting, p)
+	}
+	yield := func(ctx context.Context) (bool, error) {
+		if len(waiting) == 0 {
+			return false, nil
+		}
+		p := waiting[0]
+		waiting = waiting[1:]
+		_, err := p.Release(ctx, "drained", time.Minute)
+		return true, err
+	}
+	never := func() error { t.Error("admitted"); return nil }
+	err := store.Admit(t.Context(), pair.Admission{Need: 200, Budget: 1000, Wait: pair.NoWait, Yield: yield}, never)
+	if !errors.Is(err, pair.ErrNoRoom) || len(waiting) != 2 {
+		t.Errorf("who does not wait: %v, and the pool has %d", err, len(waiting))
+	}
+	err = store.Admit(t.Context(), pair.Admission{Need: 900, Budget: 1000, Wait: 50 * time.Millisecond, Yield: yield}, never)
+	if !errors.Is(err, pair.ErrNoRoom) || len(waiting) != 2 {
+		t.Errorf("the pool was emptied to no purpose: %v, and it has %d", err, len(waiting))
+	}
+	taken := false
+	take := func() error { taken = true; return nil }
+	if err := store.Admit(t.Context(), pair.Admission{Need: 400, Budget: 1000, Yield: yield}, take); err != nil || !taken || len(waiting) != 1 {
+		t.Errorf("a pair that is needed: %v, and the pool has %d, want one less", err, len(waiting))
+	}
+	broken := errors.New("cannot be removed")
+	err = store.Admit(t.Context(), pair.Admission{Need: 600, Budget: 1000, Wait: 250 * time.Millisecond, Yield: func(context.Context) (bool, error) { return false, broken }}, never)
+	if !errors.Is(err, pair.ErrNoRoom) || !errors.Is(err, broken) {
+		t.Errorf("a pooled pair that cannot be removed: %v", err)
+	}
+}
+
 // A process that dies in the queue loses its place, and its file goes.
 func TestAdmissionPassesTheDead(t *testing.T) {
 	if _, err := exec.LookPath("flock"); err != nil {

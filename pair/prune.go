@@ -163,7 +163,7 @@ func Several[T any](items []T, do func(T) error) error {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			errs[i] = do(item)
+			errs[i] = Caught(func() error { return do(item) })
 		})
 	}
 	wg.Wait()

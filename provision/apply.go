@@ -164,7 +164,7 @@ func both(ctx context.Context, steps ...func(context.Context) error) error {
 	var wg sync.WaitGroup
 	for i, step := range steps {
 		wg.Go(func() {
-			if errs[i] = step(ctx); errs[i] != nil {
+			if errs[i] = pair.Caught(func() error { return step(ctx) }); errs[i] != nil {
 				cancel(errs[i])
 			}
 		})

@@ -36,13 +36,15 @@ type Gateway struct {
 	*gateway.Gateway
 	Through
 	Provider string
-	Key      secrets.Value // the run's own, which takes the place of the provider's
+	Key      secrets.Value // the run's own, which takes the place of the provider's, once it is admitted
+
+	grant gateway.Grant // of any run, but for its id
 }
 
-// OpenGateway starts the gateway that the configuration asks for, on this host, and makes the run known to it. key is the
-// provider's, which goes no further. ledger is used where the configuration names none; proxy may be nil. Close it when
+// OpenGateway starts the gateway that the configuration asks for, on this host. It serves nobody yet: see [Gateway.Admit]. key
+// is the provider's, which goes no further. ledger is used where the configuration names none; proxy may be nil. Close it when
 // the run is over. The error matches [config.ErrInvalid], or [gateway.ErrLedger].
-func OpenGateway(ctx context.Context, run pair.RunID, c config.Config, key secrets.Value, ledger string, proxy func(*http.Request) (*url.URL, error)) (*Gateway, error) {
+func OpenGateway(ctx context.Context, c config.Config, key secrets.Value, ledger string, proxy func(*http.Request) (*url.URL, error)) (*Gateway, error) {
 	provider, err := c.Agent.ModelProvider()
 	if err != nil {
 		return nil, fmt.Errorf("%w: agent.provider: %w", config.ErrInvalid, err)
@@ -67,13 +69,19 @@ func OpenGateway(ctx context.Context, run pair.RunID, c config.Config, key secre
 	if err != nil {
 		return nil, fmt.Errorf("%w: gateway: %w", config.ErrInvalid, err)
 	}
-	access, err := g.Register(gateway.Grant{
-		Run: string(run), APIs: []gateway.API{api}, Models: c.Gateway.Models,
-		Caps: gateway.Caps{Tokens: int64(c.Limits.Tokens), USD: c.Limits.Cost},
-	}, policy.HostAlias)
+	return &Gateway{Gateway: g, Through: Through{Port: g.Port()}, Provider: provider.Name, grant: gateway.Grant{
+		APIs: []gateway.API{api}, Models: c.Gateway.Models, Caps: gateway.Caps{Tokens: int64(c.Limits.Tokens), USD: c.Limits.Cost},
+	}}, nil
+}
+
+// Admit makes the run known to the gateway: from then on it has a key of its own, and an address.
+func (g *Gateway) Admit(run pair.RunID) error {
+	grant := g.grant
+	grant.Run = string(run)
+	access, err := g.Register(grant, policy.HostAlias)
 	if err != nil {
-		g.Close(ctx)
-		return nil, err
+		return err
 	}
-	return &Gateway{Gateway: g, Through: Through{g.Port(), access.URLs[api]}, Provider: provider.Name, Key: access.Key}, nil
+	g.Key, g.URL = access.Key, access.URLs[grant.APIs[0]]
+	return nil
 }

@@ -34,6 +34,7 @@ type Pool struct {
 	For    Input
 	Size   int           // pairs that wait
 	MaxAge time.Duration // of a pair that waits
+	Budget int           // MiB of the host's memory for all pairs; 0 is no bound
 }
 
 // Mount is the folder that a pooled pair's agent sandbox mounts. The workspace is made in it.
@@ -49,6 +50,9 @@ func emptyFolder(store *pair.Store, run pair.RunID) string {
 func (p Pool) plan(run pair.RunID) (Plan, error) {
 	in := p.For
 	in.Run, in.Engine, in.Repo, in.Fork, in.Only = run, p.Ref, "sbxpair/pool", "", ""
+	if in.Gateway != nil { // where it listens is settled by the rules that a run brings
+		in.Gateway = &Through{Port: 1}
+	}
 	in.Workspace = sbx.Workspace{Path: Mount(p.Store, run)}
 	if in.Empty != "" {
 		in.Empty = emptyFolder(p.Store, run)
@@ -143,27 +147,31 @@ const fillers = 2
 // bootLimit bounds the removal of a pair that could not be booted.
 const bootLimit = time.Minute
 
-// Fill boots pairs until Size of them wait, and returns the new ones. What could not be booted is removed again.
+// Fill boots pairs until Size of them wait or the host's memory is taken, and returns the new ones. What could not be booted is
+// removed again. The error matches [pair.ErrNoRoom] if there is no memory for all of them, or somebody waits for it.
 func (p Pool) Fill(ctx context.Context) ([]pair.RunID, error) {
 	key, err := p.Key()
 	if err != nil {
 		return nil, err
 	}
 	var booting []*pair.Pair
-	err = p.Store.Locked(func() error { // so that two processes do not both make what is missing
-		n, err := p.missing(key)
-		for range n {
-			now := time.Now()
-			l := pair.Lease{Run: pair.NewRunID(now), Created: now.UTC(), Owner: pair.Self(), Engine: p.Ref, MemoryMiB: PairMemoryMiB(p.Ref, p.For.MemoryMiB),
-				Pool: pair.Pool{Key: key, Expires: now.Add(p.MaxAge).UTC()}}
-			one, acquireErr := pair.Acquire(p.Engine, p.Store, l)
-			if acquireErr != nil {
-				return errors.Join(err, acquireErr)
+	admission := pair.Admission{Need: PairMemoryMiB(p.Ref, p.For.MemoryMiB), Budget: p.Budget, Wait: pair.NoWait}
+	full := false
+	for i := 0; i < p.Size && err == nil && !full; i++ {
+		err = p.Store.Admit(ctx, admission, func() error { // in which two processes do not both make what is missing
+			n, err := p.missing(key)
+			if full = n == 0; full || err != nil {
+				return err
 			}
-			booting = append(booting, one)
-		}
-		return err
-	})
+			now := time.Now()
+			one, err := pair.Acquire(p.Engine, p.Store, pair.Lease{Run: pair.NewRunID(now), Created: now.UTC(), Owner: pair.Self(), Engine: p.Ref,
+				MemoryMiB: admission.Need, Pool: pair.Pool{Key: key, Expires: now.Add(p.MaxAge).UTC()}})
+			if err == nil {
+				booting = append(booting, one)
+			}
+			return err
+		})
+	}
 	errs := []error{err}
 	slots, failed := make(chan struct{}, fillers), make([]error, len(booting))
 	var wg sync.WaitGroup
@@ -171,7 +179,7 @@ func (p Pool) Fill(ctx context.Context) ([]pair.RunID, error) {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			failed[i] = p.boot(ctx, one)
+			failed[i] = pair.Caught(func() error { return p.boot(ctx, one) })
 		})
 	}
 	wg.Wait()
@@ -231,16 +239,9 @@ func (p Pool) Drain(ctx context.Context, stale bool) ([]pair.RunID, error) {
 	for i, l := range chosen {
 		index[l.Run] = i
 	}
-	err = pair.Several(chosen, func(l pair.Lease) error {
-		taken, err := p.Store.Take(func(have pair.Lease) bool { return have.Run == l.Run }, pair.Self())
-		if err != nil || taken.Run == "" { // a run was faster
-			return err
-		}
-		if _, err := pair.Attach(p.Engine, p.Store, taken).Release(ctx, "drained", bootLimit); err != nil {
-			return err
-		}
-		gone[index[l.Run]] = true
-		return os.RemoveAll(filepath.Dir(Mount(p.Store, l.Run)))
+	err = pair.Several(chosen, func(l pair.Lease) (err error) {
+		gone[index[l.Run]], err = p.remove(ctx, l)
+		return err
 	})
 	var removed []pair.RunID
 	for i, l := range chosen {
@@ -249,6 +250,30 @@ func (p Pool) Drain(ctx context.Context, stale bool) ([]pair.RunID, error) {
 		}
 	}
 	return removed, err
+}
+
+// remove takes one pair out of the pool and removes it; a run may have been faster.
+func (p Pool) remove(ctx context.Context, l pair.Lease) (bool, error) {
+	taken, err := p.Store.Take(func(have pair.Lease) bool { return have.Run == l.Run }, pair.Self())
+	if err != nil || taken.Run == "" {
+		return false, err
+	}
+	if _, err := pair.Attach(p.Engine, p.Store, taken).Release(ctx, "drained", bootLimit); err != nil {
+		return false, err
+	}
+	return true, os.RemoveAll(filepath.Dir(Mount(p.Store, l.Run)))
+}
+
+// Yield removes the pair that has waited longest, for the memory that it holds, and reports whether there was one.
+func (p Pool) Yield(ctx context.Context) (bool, error) {
+	chosen, err := p.Drainable(false)
+	for _, l := range chosen {
+		gone, removeErr := p.remove(ctx, l)
+		if err = errors.Join(err, removeErr); gone || err != nil {
+			return gone, err
+		}
+	}
+	return false, err
 }
 
 // Drainable lists what Drain would remove.

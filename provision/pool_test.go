@@ -1,6 +1,7 @@
 package provision_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -128,6 +129,136 @@ func TestPoolFromBootToRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.fill(pool, 2) // fresh ones
+}
+
+// meeting is an engine whose calls wait for each other: the changes, and the reads after them, go out together or not at all.
+type meeting struct {
+	*sbx.Client
+	mu      sync.Mutex
+	rounds  []int // calls that are still to come, of each round
+	arrived chan struct{}
+}
+
+// join returns when all calls of the round have arrived, or fails.
+func (m *meeting) join(ctx context.Context) error {
+	m.mu.Lock()
+	if len(m.rounds) == 0 {
+		m.mu.Unlock()
+		return errors.New("a call too many")
+	}
+	arrived := m.arrived
+	if m.rounds[0]--; m.rounds[0] == 0 {
+		m.rounds, m.arrived = m.rounds[1:], make(chan struct{})
+		close(arrived)
+	}
+	m.mu.Unlock()
+	select {
+	case <-arrived:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(20 * time.Second):
+		return errors.New("the other calls of the round do not come")
+	}
+}
+
+func (m *meeting) SecretList(ctx context.Context) ([]sbx.Secret, error) {
+	if err := m.join(ctx); err != nil {
+		return nil, err
+	}
+	return m.Client.SecretList(ctx)
+}
+
+func (m *meeting) PolicyAllow(ctx context.Context, r sbx.PolicyRule) ([]string, error) {
+	if err := m.join(ctx); err != nil {
+		return nil, err
+	}
+	return m.Client.PolicyAllow(ctx, r)
+}
+
+func (m *meeting) PolicyDeny(ctx context.Context, r sbx.PolicyRule) ([]string, error) {
+	if err := m.join(ctx); err != nil {
+		return nil, err
+	}
+	return m.Client.PolicyDeny(ctx, r)
+}
+
+func (m *meeting) SecretSet(ctx context.Context, s sbx.ServiceSecret) error {
+	if err := m.join(ctx); err != nil {
+		return err
+	}
+	return m.Client.SecretSet(ctx, s)
+}
+
+func (m *meeting) VerifyCreated(ctx context.Context, specs ...sbx.CreateSpec) ([]sbx.Sandbox, error) {
+	if err := m.join(ctx); err != nil {
+		return nil, err
+	}
+	return m.Client.VerifyCreated(ctx, specs...)
+}
+
+func (m *meeting) PolicyList(ctx context.Context, sandbox string) ([]sbx.Rule, error) {
+	if err := m.join(ctx); err != nil {
+		return nil, err
+	}
+	return m.Client.PolicyList(ctx, sandbox)
+}
+
+func (m *meeting) VerifySecrets(ctx context.Context, want ...sbx.Secret) error {
+	if err := m.join(ctx); err != nil {
+		return err
+	}
+	return m.Client.VerifySecrets(ctx, want...)
+}
+
+// What a claim costs, counted: one round of changes that go out together, then one round of reads, and no call beside them.
+func TestClaimIsOneRoundTrip(t *testing.T) {
+	b := newBench(t, "0.47", nil)
+	pool := b.pool(1)
+	b.fill(pool, 1)
+	p, plan := b.claim(pool)
+	groups := plan.Calls()
+	changes, reads := len(groups[2])+1, len(groups[3]) // and a look at what the engine has beside them
+	m := &meeting{Client: b.engine.Unverified(), rounds: []int{changes, reads}, arrived: make(chan struct{})}
+	before := len(b.calls())
+	report, err := provision.Apply(t.Context(), m, p, plan, creds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(b.calls()) - before; n != changes+reads || n != len(report.Calls) || n > 12 {
+		t.Errorf("%d calls, %d reported, want %d and %d", n, len(report.Calls), changes, reads)
+	}
+	if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The pool takes the host's memory as runs do: no more than there is, and not before those that wait for it.
+func TestPoolAsksForMemory(t *testing.T) {
+	b := newBench(t, "0.47", nil)
+	pool := b.pool(3)
+	pool.Budget = 2 * provision.PairMemoryMiB(pool.Ref, 0)
+	made, err := pool.Fill(t.Context())
+	if !errors.Is(err, pair.ErrNoRoom) || len(made) != 2 {
+		t.Errorf("Fill: %v, %v; want the two pairs that there is memory for", made, err)
+	}
+	if yielded, err := pool.Yield(t.Context()); err != nil || !yielded {
+		t.Errorf("Yield: %v, %v", yielded, err)
+	}
+	left := 0
+	for _, run := range made {
+		boxes, _ := b.holds(run)
+		left += boxes
+	}
+	if left != 2 {
+		t.Errorf("%d sandboxes are left of two pairs, want those of one", left)
+	}
+	if removed, err := pool.Drain(t.Context(), false); err != nil || len(removed) != 1 {
+		t.Errorf("drained %v, %v; want the other", removed, err)
+	}
+	if yielded, err := pool.Yield(t.Context()); err != nil || yielded {
+		t.Errorf("Yield of an empty pool: %v, %v", yielded, err)
+	}
 }
 
 // A pair whose sandboxes are gone, which a restart does, is made anew under the same lease.

@@ -214,7 +214,9 @@ func Prove(ctx context.Context, p *pair.Pair, plan Plan, creds Credentials, fres
 			values = []secrets.Value{creds.GitHub}
 		}
 		asking[i] = inquiry{box: box, spec: spec, known: secrets.NewRedactor(values...), fresh: fresh}
-		wg.Go(func() { errs[i] = asking[i].ask(ctx, asked[spec.Role]) })
+		wg.Go(func() {
+			errs[i] = pair.Caught(func() error { return asking[i].ask(ctx, asked[spec.Role]) })
+		})
 	}
 	wg.Wait()
 	var proof events.Proof

@@ -79,6 +79,7 @@ func exitCode(err error) int {
 	signalled, bySignal := errors.AsType[*signalError](err)
 	failure, ownFailure := errors.AsType[*ownError](err)
 	_, usage := errors.AsType[*usageError](err)
+	_, crashed := errors.AsType[*pair.Crash](err)
 	_, workspaceErr := errors.AsType[*workspace.Error](err)
 	_, gitErr := errors.AsType[*workspace.GitError](err)
 	switch {
@@ -86,6 +87,8 @@ func exitCode(err error) int {
 		return exitLeft
 	case bySignal:
 		return signalled.code()
+	case crashed: // whatever else the error is about
+		return exitFailed
 	case ownFailure:
 		return failure.code
 	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrTask, loop.ErrNoAgent, loop.ErrNotResumable, pair.ErrOwned, loop.ErrNoPlan, pair.ErrNoLease, sbx.ErrInvalid, doctor.ErrImport,
@@ -131,9 +134,12 @@ func hint(err error) string {
 	if ws, ok := errors.AsType[*workspace.Error](err); ok && ws.Remedy != "" {
 		return ws.Remedy
 	}
+	_, crashed := errors.AsType[*pair.Crash](err)
 	switch {
 	case errors.Is(err, pair.ErrLeft):
 		return "sbxpair prune"
+	case crashed:
+		return "tell who makes sbxpair, with what --verbose prints: this is a mistake in it"
 	case errors.Is(err, loop.ErrNoAgent):
 		return "use a template that has the CLI, or mount a folder with it: docs/how-to/agent-cli.md"
 	case errors.Is(err, provision.ErrExpired):

@@ -32,10 +32,16 @@ func behindGateway(t *testing.T, env ...string) (s *stage.Stage, key string) {
 // A run whose model is behind the gateway: the provider's key stays on the host, the engine holds the run's own, and the
 // budget is what the ledger says.
 func TestRunThroughGateway(t *testing.T) {
-	s, key := behindGateway(t)
+	s, key := behindGateway(t, "SBXPAIR_POOL_SIZE=1")
+	fill := sbxpair(t, s, "pool", "fill")
+	fill.want(t, 0, "booted ")
 	got := sbxpair(t, s, runArgs(s)...)
 	got.want(t, 0)
+	sbxpair(t, s, "pool", "drain").want(t, 0)
 	result := resultOf(t, got)
+	if waited := strings.TrimSpace(strings.TrimPrefix(fill.stdout, "booted ")); string(result.Run) != waited {
+		t.Errorf("the run is %s, the pair that waited %s", result.Run, waited)
+	}
 	if result.Spent.Input != 9300 || result.Spent.Output != 245 || result.Spent.Cached != 5000 || result.Spent.CostUSD == 0 {
 		t.Errorf("spent %+v", result.Spent)
 	}

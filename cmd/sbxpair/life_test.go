@@ -10,12 +10,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/creack/pty"
 
+	"github.com/sbxpair/sbxpair/fixtures/demo/stage"
 	"github.com/sbxpair/sbxpair/pair"
 )
 
@@ -199,5 +202,74 @@ func TestRecords(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the record is still there: %v", err)
+	}
+}
+
+// A mistake in sbxpair itself, wherever in a run: it is told as what it is, and nothing is left.
+func TestPanic(t *testing.T) {
+	s := setScene(t, false)
+	for _, at := range []string{"workspace ", "proof ", "agent: "} { // in the run, and while a stranger's output is read
+		plain := s.Env
+		s.Env = append(slices.Clone(plain), mineAt+"="+at)
+		got := s.drive("run")
+		got.want(t, exitFailed, "internal error: a mine at "+at, "this is a mistake in it")
+		s.Env = plain
+		if after := s.held(); after != s.before {
+			t.Errorf("panic at %q: the engine holds\n%s\nbefore\n%s", at, after, s.before)
+		}
+		sbxpair(t, s.Stage, "ls", "--json").want(t, 0, `"runs": []`)
+		s.delivered("panic at "+at, got)
+	}
+}
+
+// A closed terminal, and timeout(1), while a call of the engine hangs: the command cleans up and says by its code what ended it.
+func TestTerminalIsClosed(t *testing.T) {
+	s := setScene(t, false)
+	const at = 11
+	for name, end := range map[string]struct {
+		code  int
+		start func(*exec.Cmd) (*exec.Cmd, func())
+	}{
+		"a closed terminal": {129, func(cmd *exec.Cmd) (*exec.Cmd, func()) {
+			terminal, err := pty.Start(cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return cmd, func() { terminal.Close() } // what was shown fits into its buffer: a read under way would keep it open
+		}},
+		"timeout": {143, func(cmd *exec.Cmd) (*exec.Cmd, func()) {
+			program, err := exec.LookPath("timeout")
+			if err != nil {
+				t.Skip("timeout(1) is not installed")
+			}
+			cmd.Path, cmd.Args = program, append([]string{"timeout", "--preserve-status", "600"}, cmd.Args...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			return cmd, func() { cmd.Process.Signal(syscall.SIGTERM) } // as when its time is over: it hands the signal on to its whole group
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.script("hang", at)
+			cmd, stop := end.start(s.Command(t.Context(), "--config", s.Config, "up", "--repo", stage.FullName, "--dir", s.Work))
+			for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+				if seen, err := s.shim.calls(); err == nil && len(seen) >= at {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("the call that hangs does not come")
+				}
+			}
+			stop()
+			cmd.Wait()
+			if code := cmd.ProcessState.ExitCode(); code != end.code {
+				t.Errorf("exit code %d, want %d", code, end.code)
+			}
+			s.script("", 0)
+			if after := s.held(); after != s.before {
+				t.Errorf("the engine holds\n%s\nbefore\n%s", after, s.before)
+			}
+			sbxpair(t, s.Stage, "ls", "--json").want(t, 0, `"runs": []`)
+		})
 	}
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -17,8 +19,27 @@ import (
 // beCommand makes the test binary act as sbxpair: the end-to-end tests start it as a process of its own.
 const beCommand = "TEST_BINARY_IS_SBXPAIR"
 
+// mineAt makes the command panic while it writes this text to standard error.
+const mineAt = "TEST_BINARY_PANICS_AT"
+
+type mine struct {
+	w  io.Writer
+	at string
+}
+
+func (m *mine) Write(p []byte) (int, error) {
+	if at := m.at; at != "" && bytes.Contains(p, []byte(at)) {
+		m.at = ""
+		panic("a mine at " + at)
+	}
+	return m.w.Write(p)
+}
+
 func TestMain(m *testing.M) {
 	asEngine()
+	if at := os.Getenv(mineAt); at != "" {
+		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, &mine{os.Stderr, at}))
+	}
 	if os.Getenv(beCommand) != "" {
 		main()
 	}

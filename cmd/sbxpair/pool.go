@@ -187,7 +187,7 @@ func runPoolDrain(ctx context.Context, a *app, stale, dryRun bool) error {
 // refilling makes the pool be filled again beside a run, once the run's own pair stands. The function that it returns
 // waits for that to end.
 func (a *app) refilling(ctx context.Context, req *loop.Request) (finish func()) {
-	if req.Config.Pool.Size == 0 || req.Config.Gateway.Enabled { // a run with a gateway takes nothing from it
+	if req.Config.Pool.Size == 0 {
 		return func() {}
 	}
 	var wg sync.WaitGroup

@@ -51,7 +51,7 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	err := pair.Caught(func() error { return root.ExecuteContext(ctx) })
 	a.report(err)
 	return exitCode(err)
 }
@@ -197,6 +197,9 @@ func (a *app) report(err error) {
 			line = string(r[:maxErrorLine]) + "…"
 		}
 		fmt.Fprintln(a.stderr, prefix+line)
+	}
+	if crash, crashed := errors.AsType[*pair.Crash](err); crashed && a.verbose {
+		fmt.Fprintf(a.stderr, "%s\n", secrets.NewScanner().Mask(string(crash.Stack)))
 	}
 	if h := hint(err); h != "" {
 		fmt.Fprintf(a.stderr, "  try: %s\n", plain(h))
