@@ -17,8 +17,8 @@ func (r *run) finish(ctx context.Context, err error) error {
 		_, releaseErr := r.pair.Release(ctx, Outcome(err), time.Duration(r.req.Config.Limits.Release))
 		return errors.Join(err, releaseErr)
 	}
-	if panicked == nil {
-		r.salvage(ctx, err)
+	if !crashed { // what it looks at is hostile: the pair goes whatever comes of it
+		err = errors.Join(err, pair.Caught(func() error { r.salvage(ctx, err); return nil }))
 	}
 	r.blocked(ctx)
 	if err == nil && r.upOnly { // cancelled after its last step: then nothing is to stay
