@@ -129,7 +129,12 @@ func TestCopyKilled(t *testing.T) {
 		out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -cE '_guest (get|put)'; ls -A /home/agent | grep -c sbx-cp"}})
 		return out == "0\n0\n"
 	})
-	if err := errors.Join(os.Truncate(big, 1000), e.CopyIn(t.Context(), r, big, "/home/agent/big", false), e.CopyOut(t.Context(), r, "/home/agent/big", back, false)); err != nil {
+	if err := os.Truncate(big, 1000); err != nil {
+		t.Fatal(err)
+	}
+	_, errIn := e.CopyIn(t.Context(), r, big, "/home/agent/big", false)
+	_, errOut := e.CopyOut(t.Context(), r, "/home/agent/big", back, false)
+	if err := errors.Join(errIn, errOut); err != nil {
 		t.Fatal(err)
 	}
 	if fi, err := os.Stat(back); err != nil || fi.Size() != 1000 {

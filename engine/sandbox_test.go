@@ -931,8 +931,14 @@ func TestCopy(t *testing.T) {
 	if err := errors.Join(os.Symlink("a", filepath.Join(host, "dir/link")), os.Symlink("file", filepath.Join(host, "tofile"))); err != nil {
 		t.Fatal(err)
 	}
-	in := func(src, dst string, follow bool) error { return e.CopyIn(t.Context(), r, src, dst, follow) }
-	out := func(src, dst string, follow bool) error { return e.CopyOut(t.Context(), r, src, dst, follow) }
+	in := func(src, dst string, follow bool) error {
+		_, err := e.CopyIn(t.Context(), r, src, dst, follow)
+		return err
+	}
+	out := func(src, dst string, follow bool) error {
+		_, err := e.CopyOut(t.Context(), r, src, dst, follow)
+		return err
+	}
 
 	for _, step := range []struct {
 		src, dst string
@@ -976,6 +982,26 @@ func TestCopy(t *testing.T) {
 	if _, err := os.Lstat(back + "/no"); err == nil {
 		t.Error("a failed copy left something")
 	}
+
+	t.Run("pipes, sockets and devices", func(t *testing.T) {
+		odd := filepath.Join(t.TempDir(), "odd")
+		if err := errors.Join(os.Mkdir(odd, 0o755), os.WriteFile(odd+"/a", []byte("A"), 0o644), syscall.Mkfifo(odd+"/pipe", 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		const want = `left out, for they are neither files, folders nor links: ["pipe"]`
+		if left, err := e.CopyIn(t.Context(), r, odd, "/tmp", false); err != nil || left != want {
+			t.Errorf("in: %q, %v; want %q", left, err, want)
+		}
+		sh(t, e, r, "cd /tmp/odd && [ $(cat a) = A ] && [ ! -e pipe ] && mkfifo pipe")
+		if left, err := e.CopyOut(t.Context(), r, "/tmp/odd", back, false); err != nil || left != want {
+			t.Errorf("out: %q, %v; want %q", left, err, want)
+		}
+		for _, err := range []error{in(odd+"/pipe", "/tmp/p", false), out("/tmp/odd/pipe", back+"/p", false), out("/dev/null", back+"/p", false)} {
+			if err == nil || !strings.Contains(err.Error(), "only files, folders and links can be copied") {
+				t.Errorf("alone: %v", err)
+			}
+		}
+	})
 
 	t.Run("links do not lead out", func(t *testing.T) { // as CVE-2026-17106 in sbx before 0.38
 		secret := filepath.Join(t.TempDir(), "secret")

@@ -110,7 +110,7 @@ func TestImage(t *testing.T) {
 		t.Error("a bash was found")
 	}
 	back := t.TempDir()
-	if err := e.CopyOut(t.Context(), r, "/etc/motd", back, false); err != nil {
+	if _, err := e.CopyOut(t.Context(), r, "/etc/motd", back, false); err != nil {
 		t.Error(err)
 	}
 	if _, err := e.Stop(t.Context(), "demo"); err != nil {

@@ -20,7 +20,8 @@ func put(dst, base string, contents bool, stdin io.Reader) error {
 }
 
 // get packs the file or folder at src to stdout. follow packs what a link at src leads to.
-func get(src string, follow bool, stdout io.Writer) error {
+// What was left out is said on stderr.
+func get(src string, follow bool, stdout, stderr io.Writer) error {
 	if follow {
 		real, err := filepath.EvalSymlinks(strings.TrimSuffix(src, "/."))
 		if err != nil {
@@ -31,5 +32,9 @@ func get(src string, follow bool, stdout io.Writer) error {
 	if _, err := os.Lstat(src); err != nil {
 		return fmt.Errorf("could not find the file %s", src)
 	}
-	return tarball.Write(stdout, src)
+	left, err := tarball.Write(stdout, src)
+	if err == nil {
+		fmt.Fprint(stderr, left)
+	}
+	return err
 }

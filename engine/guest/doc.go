@@ -47,14 +47,14 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		}
 		return code
 	}
-	if err := dispatch(args, stdin, stdout); err != nil {
+	if err := dispatch(args, stdin, stdout, stderr); err != nil {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
 	return 0
 }
 
-func dispatch(args []string, stdin io.Reader, stdout io.Writer) error {
+func dispatch(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		return errUsage
 	}
@@ -67,7 +67,7 @@ func dispatch(args []string, stdin io.Reader, stdout io.Writer) error {
 	case verb == "put" && len(args) == 3:
 		return put(args[0], args[1], args[2] == "contents", stdin)
 	case verb == "get" && len(args) == 2:
-		return get(args[0], args[1] == "follow", stdout)
+		return get(args[0], args[1] == "follow", stdout, stderr)
 	case verb == "user" && len(args) == 1:
 		return lookupUser(args[0], stdout)
 	case verb == "group" && len(args) == 1:

@@ -29,18 +29,45 @@ var ErrNotFolder = errors.New("cannot copy directory: destination is not a direc
 // ErrKind matches the error for something to copy that is neither a file nor a folder nor a link.
 var ErrKind = errors.New("only files, folders and links can be copied")
 
+// LeftOut is what was not packed because it is neither a file nor a folder nor a link: sockets, FIFOs and devices.
+type LeftOut struct {
+	N     int
+	Names []string // the first few, relative to what was packed
+}
+
+// maxNames is how many of those are named.
+const maxNames = 5
+
+func (l *LeftOut) add(name string) {
+	if l.N++; len(l.Names) < maxNames {
+		l.Names = append(l.Names, name)
+	}
+}
+
+// String is "" if nothing was left out.
+func (l LeftOut) String() string {
+	if l.N == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("left out, for they are neither files, folders nor links: %q", l.Names)
+	if more := l.N - len(l.Names); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
 // Write packs the file or folder at src; symbolic links are packed as links. Sockets, FIFOs and devices below src are left
 // out. What is packed is below src whatever becomes of it meanwhile: a sandbox may own the folder.
-func Write(w io.Writer, src string) error {
+func Write(w io.Writer, src string) (left LeftOut, err error) {
 	tw := tar.NewWriter(w)
 	base := filepath.Clean(src)
 	fi, err := os.Lstat(base)
 	if err != nil {
-		return err
+		return left, err
 	}
 	switch {
 	case fi.IsDir():
-		err = addFolder(tw, base)
+		err = addFolder(tw, base, &left)
 	case fi.Mode().IsRegular() || fi.Mode()&fs.ModeSymlink != 0:
 		err = add(tw, root, fi, func() (string, error) { return os.Readlink(base) }, func() (*os.File, error) {
 			return os.OpenFile(base, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
@@ -49,12 +76,12 @@ func Write(w io.Writer, src string) error {
 		err = fmt.Errorf("%s: %w", src, ErrKind)
 	}
 	if err != nil {
-		return err
+		return left, err
 	}
-	return tw.Close()
+	return left, tw.Close()
 }
 
-func addFolder(tw *tar.Writer, base string) error {
+func addFolder(tw *tar.Writer, base string, left *LeftOut) error {
 	at, err := os.OpenRoot(base)
 	if err != nil {
 		return err
@@ -68,6 +95,10 @@ func addFolder(tw *tar.Writer, base string) error {
 		if err != nil {
 			return err
 		}
+		if !fi.Mode().IsRegular() && !fi.IsDir() && fi.Mode()&fs.ModeSymlink == 0 {
+			left.add(p)
+			return nil
+		}
 		return add(tw, p, fi, func() (string, error) { return at.Readlink(p) }, func() (*os.File, error) {
 			return at.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK, 0)
 		})
@@ -78,13 +109,10 @@ func addFolder(tw *tar.Writer, base string) error {
 func add(tw *tar.Writer, name string, fi fs.FileInfo, readlink func() (string, error), open func() (*os.File, error)) error {
 	var link string
 	var err error
-	switch {
-	case fi.Mode()&fs.ModeSymlink != 0:
+	if fi.Mode()&fs.ModeSymlink != 0 {
 		if link, err = readlink(); err != nil {
 			return err
 		}
-	case !fi.Mode().IsRegular() && !fi.IsDir():
-		return nil
 	}
 	h, err := tar.FileInfoHeader(fi, link)
 	if err != nil {

@@ -158,7 +158,7 @@ func TestFolderThatChanges(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
-	if err := tarball.Write(io.Discard, "/dev/zero"); !errors.Is(err, tarball.ErrKind) {
+	if _, err := tarball.Write(io.Discard, "/dev/zero"); !errors.Is(err, tarball.ErrKind) {
 		t.Errorf("a device: error %v, want ErrKind", err)
 	}
 }
@@ -171,7 +171,7 @@ func TestCutArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	var archive bytes.Buffer
-	if err := tarball.Write(&archive, src); err != nil {
+	if _, err := tarball.Write(&archive, src); err != nil {
 		t.Fatal(err)
 	}
 	r, err := tarball.NewReader(io.LimitReader(&archive, 100_000))
@@ -199,7 +199,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	t.Cleanup(func() { os.Chmod(filepath.Join(src, "sub"), 0o755) })
 	var b bytes.Buffer
-	if err := tarball.Write(&b, src); err != nil {
+	if _, err := tarball.Write(&b, src); err != nil {
 		t.Fatal(err)
 	}
 	dst := filepath.Join(t.TempDir(), "dst")
@@ -258,7 +258,7 @@ func TestFieldReports(t *testing.T) {
 			t.Fatal(err)
 		}
 		var b bytes.Buffer
-		if err := tarball.Write(&b, src); err != nil {
+		if _, err := tarball.Write(&b, src); err != nil {
 			t.Fatal(err)
 		}
 		if err := place(&b, dst, "", true); err != nil {

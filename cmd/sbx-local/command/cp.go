@@ -3,8 +3,10 @@ package command
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -52,10 +54,24 @@ func runCp(ctx context.Context, a *app, follow bool, src, dst string) error {
 	if err != nil {
 		return err
 	}
+	var left string
 	if srcRemote {
-		return worded(e.CopyOut(ctx, r, srcPath, dstPath, follow), name)
+		left, err = e.CopyOut(ctx, r, srcPath, dstPath, follow)
+	} else {
+		left, err = e.CopyIn(ctx, r, srcPath, dstPath, follow)
 	}
-	return worded(e.CopyIn(ctx, r, srcPath, dstPath, follow), name)
+	if err == nil && left != "" {
+		fmt.Fprintf(a.Stderr, "note: %s\n", strings.Map(printable, left))
+	}
+	return worded(err, name)
+}
+
+// printable drops what would act on a terminal: the words may be a sandbox's.
+func printable(r rune) rune {
+	if !unicode.IsPrint(r) {
+		return -1
+	}
+	return r
 }
 
 // splitRemote splits SANDBOX:PATH. As in docker cp, a path that starts with / or . is a local one, colons and all.
