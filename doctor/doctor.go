@@ -110,17 +110,21 @@ func (r Report) Check(id string) (Check, bool) {
 
 // Options is what Examine looks at.
 type Options struct {
-	Config  config.Config
-	Locate  sbx.LocateOptions
-	Store   *pair.Store
-	State   string                                // sbxpair's folder of state
-	Home    string                                // the user's; "" leaves out what is looked for there
-	Dir     string                                // the checkout that a run would take; "" looks at none
-	Asked   bool                                  // Dir was named by the user
-	Path    string                                // list of folders in which other programs called sbx are looked for
-	Lookup  func(string) (string, bool)           // reads the environment
-	Reach   func(pair.EngineRef) *sbx.Client      // client of an engine that a lease names; nil: leases of other engines are left out
-	Limit   time.Duration                         // of one question; 0 means 30 s
+	Config config.Config
+	Locate sbx.LocateOptions
+	Store  *pair.Store
+	State  string                           // sbxpair's folder of state
+	Home   string                           // the user's; "" leaves out what is looked for there
+	Dir    string                           // the checkout that a run would take; "" looks at none
+	Asked  bool                             // Dir was named by the user
+	Path   string                           // list of folders in which other programs called sbx are looked for
+	Lookup func(string) (string, bool)      // reads the environment
+	Reach  func(pair.EngineRef) *sbx.Client // client of an engine that a lease names; nil: leases of other engines are left out
+	Limit  time.Duration                    // of one question; 0 means 30 s
+	// Prune removes what runs left in an engine, and their workspaces; Lost says what of a run nobody fetched, or nothing. They are
+	// those of sbxpair prune. Without Prune, leftovers are told, and not fixed.
+	Prune   func(context.Context, pair.EngineRef, []pair.Leftover) error
+	Lost    func(pair.RunID) string
 	Version string                                // of sbxpair
 	Proxy   func(*http.Request) (*url.URL, error) // how this host reaches a model's provider, for a gateway; nil is directly
 

@@ -325,6 +325,9 @@ func TestLeftoversAndFixes(t *testing.T) {
 		t.Fatalf("fixes: %+v", r.Fixes())
 	}
 	for _, f := range r.Fixes() {
+		if want := "what " + string(orphan) + " did"; (f.ID == "leftovers.pairs") != strings.Contains(f.Lost, want) {
+			t.Errorf("%s says that it loses %q", f.ID, f.Lost)
+		}
 		if strings.Contains(f.What, string(alive)) || strings.Contains(f.What, "somebody-elses") {
 			t.Errorf("%s would: %s", f.ID, f.What)
 		}

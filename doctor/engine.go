@@ -445,7 +445,7 @@ func (e *examination) leftovers(ctx context.Context, engine sbx.Engine, usable b
 // leftBehind asks the engines what runs that are over left in them. known is a reason why the answer is not the whole one.
 func (e *examination) leftBehind(ctx context.Context, engines []reach, known error) {
 	e.ask(ctx, "leftovers.pairs", func(ctx context.Context) (Check, error) {
-		var runs, strange []string
+		var runs, strange, lost []string
 		errs := []error{known}
 		for _, r := range engines {
 			found, err := pair.FindLeftovers(ctx, r.client, e.Store, r.ref)
@@ -456,6 +456,11 @@ func (e *examination) leftBehind(ctx context.Context, engines []reach, known err
 					continue
 				}
 				runs = append(runs, fmt.Sprintf("%s (%s)", left.Run, left.Reason))
+				if e.Lost != nil {
+					if what := e.Lost(left.Run); what != "" {
+						lost = append(lost, fmt.Sprintf("%s: %s", left.Run, what))
+					}
+				}
 			}
 		}
 		elsewhere := ""
@@ -469,25 +474,16 @@ func (e *examination) leftBehind(ctx context.Context, engines []reach, known err
 			if elsewhere != "" {
 				elsewhere = "; " + elsewhere
 			}
-			fix := e.fix(Fix{ID: "leftovers.pairs", What: "remove the sandboxes, secrets and rules of: " + strings.Join(runs, ", ") + " (sbxpair prune)", do: func(ctx context.Context, o Options) error {
-				for _, r := range engines {
-					found, err := pair.FindLeftovers(ctx, r.client, o.Store, r.ref)
-					found = slices.DeleteFunc(found, func(l pair.Leftover) bool { return !l.Recorded() })
-					if err == nil {
-						err = pair.Prune(ctx, r.client, o.Store, found)
-					}
-					if err != nil {
-						return err
-					}
-					for _, left := range found {
-						if err := os.RemoveAll(filepath.Join(o.Store.Dir(left.Run), "workspace")); err != nil {
-							return err
-						}
-					}
-				}
-				return nil
-			}})
-			return Check{Verdict: Warn, Detail: fmt.Sprintf("%d runs left something behind: %s", len(runs), strings.Join(runs, ", ")) + elsewhere, Remedy: "sbxpair prune", Fix: fix}, nil
+			detail := fmt.Sprintf("%d runs left something behind: %s", len(runs), strings.Join(runs, ", "))
+			if len(lost) > 0 {
+				detail += "; work that nobody fetched: " + strings.Join(lost, "; ")
+			}
+			c := Check{Verdict: Warn, Detail: detail + elsewhere, Remedy: "sbxpair prune"}
+			if e.Prune != nil {
+				c.Fix = e.fix(Fix{ID: "leftovers.pairs", What: "remove the sandboxes, secrets and rules of: " + strings.Join(runs, ", ") + " (sbxpair prune)", Lost: strings.Join(lost, "; "),
+					do: func(ctx context.Context, o Options) error { return prune(ctx, engines, o) }})
+			}
+			return c, nil
 		}
 		if err := errors.Join(errs...); err != nil {
 			return Check{}, err
@@ -527,6 +523,21 @@ func (e *examination) leftBehind(ctx context.Context, engines []reach, known err
 		}})
 		return Check{Verdict: Warn, Detail: "the engine still has secrets for sandboxes of runs that are over: " + strings.Join(names, ", "), Remedy: "sbxpair doctor --fix", Fix: fix}, nil
 	})
+}
+
+// prune removes what runs on record here left in the engines.
+func prune(ctx context.Context, engines []reach, o Options) error {
+	for _, r := range engines {
+		found, err := pair.FindLeftovers(ctx, r.client, o.Store, r.ref)
+		if err != nil {
+			return err
+		}
+		found = slices.DeleteFunc(found, func(l pair.Leftover) bool { return !l.Recorded() })
+		if err := o.Prune(ctx, r.ref, found); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fixLimit bounds each fix.

@@ -7,8 +7,9 @@ import (
 
 // Fix is something that is safe to do about a check: it takes nothing from anybody but what is ours and over.
 type Fix struct {
-	ID   string `json:"id"`   // of the check
-	What string `json:"what"` // what will be done, in one line
+	ID   string `json:"id"`             // of the check
+	What string `json:"what"`           // what will be done, in one line
+	Lost string `json:"lost,omitempty"` // work that nobody fetched and that goes with it
 	do   func(context.Context, Options) error
 }
 

@@ -77,6 +77,10 @@ func newBench(t *testing.T, script string) *bench {
 			Client: []sbx.Option{sbx.WithRunner(sbx.RunnerFunc(b.run))},
 		},
 	}
+	b.opts.Prune = func(ctx context.Context, _ pair.EngineRef, found []pair.Leftover) error {
+		return pair.Prune(ctx, sbx.New("sbx", b.opts.Locate.Client...), b.opts.Store, found)
+	}
+	b.opts.Lost = func(run pair.RunID) string { return "what " + string(run) + " did" }
 	return b
 }
 

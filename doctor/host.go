@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/provision"
 	"github.com/sbxpair/sbxpair/sbx"
 	"github.com/sbxpair/sbxpair/workspace"
 )
@@ -20,9 +22,7 @@ const (
 	mib          = 1 << 20
 	diskLow      = 3 << 30   // warn: sbx's first template takes 2.1 GB (measured by others, 0.39)
 	diskTooLow   = 512 * mib // a pair can hardly be made
-	memorySbx    = 1700 * mib
-	memoryLocal  = 256 * mib // an idle gVisor sandbox takes a fifth of this
-	memoryTooLow = 128 * mib // for each sandbox
+	memoryTooLow = 256 * mib // for a pair
 )
 
 // errUnsure is a question that this system has no answer to.
@@ -116,18 +116,16 @@ func (e *examination) machine(ctx context.Context) {
 		if err != nil {
 			return Check{}, err
 		}
-		each := uint64(memorySbx)
+		ref := pair.EngineRef{Kind: pair.EngineSbx}
 		if e.Config.Engine.Kind == "local" || runtime.GOOS == "linux" && e.Config.Engine.Kind == "auto" {
-			each = memoryLocal
+			ref.Kind = pair.EngineLocal
 		}
-		if m := e.Config.Sandbox.MemoryMiB; m > 0 {
-			each = uint64(m) * mib
-		}
-		c := Check{Verdict: OK, Detail: fmt.Sprintf("%s free; a pair takes about %s", size(free), size(2*each))}
+		needs := uint64(provision.PairMemoryMiB(ref, e.Config.Sandbox.MemoryMiB)) * mib
+		c := Check{Verdict: OK, Detail: fmt.Sprintf("%s free; a pair takes up to %s", size(free), size(needs))}
 		switch {
-		case free < 2*memoryTooLow:
+		case free < memoryTooLow:
 			c.Verdict, c.Remedy = Bad, "end other programs, or: sbxpair prune"
-		case free < 2*each:
+		case free < needs:
 			c.Verdict, c.Remedy = Warn, "end other programs, or set sandbox.memoryMiB lower"
 		}
 		return c, nil

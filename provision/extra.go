@@ -33,7 +33,7 @@ func (p Plan) foreign(s Spec, listed []sbx.Rule) (extra, error) {
 	var out extra
 	var errs []error
 	for _, r := range listed {
-		if r.Inactive || r.Sandbox != "" && r.Sandbox != s.Name || r.ResourceType != "network" && r.ResourceType != "http" {
+		if !concerns(r, s) {
 			continue
 		}
 		resources := r.Resources
@@ -62,6 +62,14 @@ func (p Plan) foreign(s Spec, listed []sbx.Rule) (extra, error) {
 	return out, errors.Join(errs...)
 }
 
+// concerns reports whether a rule that the engine lists decides about the sandbox's network.
+func concerns(r sbx.Rule, s Spec) bool {
+	return !r.Inactive && (r.Sandbox == "" || r.Sandbox == s.Name) && (r.ResourceType == "network" || r.ResourceType == "http")
+}
+
+// isFallback reports whether r is what the engine does with what no rule covers, which it lists as a rule.
+func isFallback(r sbx.Rule) bool { return strings.HasPrefix(r.Name+r.ID, "default-deny-all") }
+
 // own reports whether the rule's resource is one that the spec allows itself, or lies within one.
 func (s Spec) own(r sbx.Rule, res policy.Resource) bool {
 	return slices.ContainsFunc(s.Allow, func(o Rule) bool {
@@ -72,7 +80,7 @@ func (s Spec) own(r sbx.Rule, res policy.Resource) bool {
 
 // closed refuses a deny of the engine that takes what the spec needs. Its fallback, which is listed as one, does not.
 func (s Spec) closed(r sbx.Rule, res policy.Resource, plain bool) error {
-	if !plain || strings.HasPrefix(r.Name+r.ID, "default-deny-all") {
+	if !plain || isFallback(r) {
 		return nil
 	}
 	for _, o := range s.Allow {

@@ -20,17 +20,6 @@ type Through struct {
 	URL  string // base address of the provider's API, as the sandbox sees it
 }
 
-// check is a request to the gateway, and through it to the provider, that costs nothing.
-func (t Through) check(provider string) string {
-	if provider == "google" {
-		return t.URL + "/v1beta/models"
-	}
-	if provider == "openai" { // the address has the version
-		return t.URL + "/models"
-	}
-	return t.URL + "/v1/models"
-}
-
 // A Gateway is the model gateway of one run.
 type Gateway struct {
 	*gateway.Gateway

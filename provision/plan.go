@@ -48,6 +48,8 @@ const (
 	LayerDeny    = "network.deny"  // the operator's, for both
 	LayerKit     = "kit"           // denies what the engine's kit opens
 	LayerGrant   = "grant"         // given while the pair is in place
+	LayerEngine  = "engine"        // the engine's own: its preset, an organisation's, a kit's
+	LayerShut    = "shut"          // denies what those open
 )
 
 // Binding ties a credential to a sandbox. It holds no value.
@@ -287,7 +289,7 @@ func agentBinding(in Input, p secrets.Provider, hosts []string) Binding {
 	}
 	if in.Gateway != nil {
 		// The run's key for the gateway: worthless elsewhere, and outside all the same.
-		b.Header, b.Check = p.Header, in.Gateway.check(p.Name)
+		b.Header, b.Check = p.Header, p.CheckAt(in.Gateway.URL)
 	}
 	switch {
 	case in.AgentStrategy == PlainEnv && in.Gateway == nil:

@@ -9,6 +9,7 @@ import (
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/policy"
+	"github.com/sbxpair/sbxpair/sbx"
 )
 
 // Rules are the spec's rules as package policy decides by them. A rule's ID is its text.
@@ -64,8 +65,9 @@ type Explanation struct {
 }
 
 // Explain decides a request to target (HOST or HOST:PORT; without a port it is 443) for both roles. An empty method
-// asks whether a connection can be made at all. It is pure: what the engine's own rules add is not in it.
-func (p Plan) Explain(target, method, path string) ([]Explanation, error) {
+// asks whether a connection can be made at all. It is pure. listed are the engine's rules as it lists them: its own decide beside
+// the plan's, as they would in a run, or do in the one whose plan this is. Nil leaves them out.
+func (p Plan) Explain(listed []sbx.Rule, target, method, path string) ([]Explanation, error) {
 	q, err := request(target, method, path)
 	if err != nil {
 		return nil, err
@@ -76,9 +78,17 @@ func (p Plan) Explain(target, method, path string) ([]Explanation, error) {
 		if err != nil {
 			return nil, err
 		}
+		theirs, fallback, refused := p.engineRules(s, listed)
+		rules = append(rules, theirs...)
 		d := policy.NewSet(rules).Decide(q)
 		e := Explanation{Role: s.Role, Allowed: d.Allowed, Rule: strings.TrimPrefix(d.Rule, d.Layer+":"), Layer: d.Layer, Detail: d.Reason, Hint: d.Hint,
 			Partly: d.Allowed && d.Inspect && method == "", Reason: "no rule covers it, and what nothing allows is denied"}
+		if d.Kind == policy.Implicit && fallback != "" {
+			e.Rule, e.Layer = fallback, LayerEngine
+		}
+		if refused != nil {
+			e.Hint = "no run can be made on this engine: " + refused.Error()
+		}
 		for _, r := range rules {
 			if r.Label() == d.Rule {
 				e.Reason = r.Reason
@@ -87,6 +97,49 @@ func (p Plan) Explain(target, method, path string) ([]Explanation, error) {
 		out = append(out, e)
 	}
 	return out, nil
+}
+
+// engineRules are the rules that the engine itself brings to a role's sandbox, and what a run adds against them; then its fallback,
+// by name, and why no run can be made beside them, if none can.
+func (p Plan) engineRules(s Spec, listed []sbx.Rule) (theirs []policy.Rule, fallback string, refused error) {
+	more, refused := p.foreign(s, listed)
+	for _, resource := range more.deny {
+		rule, err := Rule{Resource: resource, Layer: LayerShut, Reason: "the engine's own rules open it, and a run denies it for that"}.rule(policy.Deny)
+		if err == nil { // it was parsed before
+			theirs = append(theirs, rule)
+		}
+	}
+	for _, r := range listed {
+		scoped := r.Sandbox == s.Name && r.Source != "kit" && r.Source != "org"
+		switch {
+		case !concerns(r, s), scoped && r.Decision != sbx.Deny:
+			continue
+		case isFallback(r):
+			fallback = ruleName(r)
+			continue
+		}
+		rule := policy.Rule{ID: ruleName(r), Effect: policy.Effect(r.Decision), Methods: r.Methods, Layer: LayerEngine, Reason: "the engine brings it"}
+		if scoped {
+			rule.Layer, rule.Reason = LayerShut, "the engine's own rules open it, and the run denies it for that"
+		}
+		resources := r.Resources
+		for _, t := range r.HTTPTargets {
+			resources = append(slices.Clone(resources), t.Host)
+			if pattern, err := policy.ParsePathPattern(t.Path); err == nil {
+				rule.Paths = append(rule.Paths, pattern)
+			}
+		}
+		for _, text := range resources {
+			if res, err := policy.ParseResource(text); err == nil { // else it is stored, and never matched (sbx 0.35)
+				rule.Resources = append(rule.Resources, res)
+			}
+		}
+		for _, protocol := range r.Protocols {
+			rule.Protocols = append(rule.Protocols, policy.Protocol(protocol))
+		}
+		theirs = append(theirs, rule)
+	}
+	return theirs, fallback, refused
 }
 
 func request(target, method, path string) (policy.Request, error) {
@@ -260,7 +313,7 @@ func (p Plan) Learn(blocked []events.Blocked) (Lesson, error) {
 		lesson.Learnt = append(lesson.Learnt, l)
 	}
 	for _, b := range blocked {
-		list, err := with.Explain(b.Host, "", "")
+		list, err := with.Explain(nil, b.Host, "", "")
 		if err != nil {
 			return Lesson{}, err
 		}

@@ -44,7 +44,7 @@ func TestExplainSaysWhoAndWhy(t *testing.T) {
 		{"github.com", "GET", "/octo/slugify.git/info/refs", "", provision.LayerProfile},
 		{"github.com", "GET", "/octo/../evil/x.git/info/refs", "", ""},
 	} {
-		list, err := plan.Explain(tt.target, tt.method, tt.path)
+		list, err := plan.Explain(nil, tt.target, tt.method, tt.path)
 		if err != nil || len(list) != 2 {
 			t.Errorf("%+v: %v", tt, err)
 			continue
@@ -55,8 +55,48 @@ func TestExplainSaysWhoAndWhy(t *testing.T) {
 			}
 		}
 	}
-	if _, err := plan.Explain("https://x.test/", "", ""); !errors.Is(err, provision.ErrRefused) {
+	if _, err := plan.Explain(nil, "https://x.test/", "", ""); !errors.Is(err, provision.ErrRefused) {
 		t.Errorf("a URL: %v", err)
+	}
+}
+
+// What the engine brings decides beside the plan, and is named: its fallback, what a run shuts, an organisation's deny, what keeps a
+// run from being made.
+func TestExplainNamesTheEnginesRules(t *testing.T) {
+	plan := planOf(t, func(in *provision.Input) { in.Paths, in.Allow = true, []string{"docs.example.com:443"} })
+	network := func(name, source, sandbox string, d sbx.Decision, resources ...string) sbx.Rule {
+		return sbx.Rule{ID: name, Name: name, Source: source, Sandbox: sandbox, Decision: d, ResourceType: "network", Resources: resources}
+	}
+	listed := []sbx.Rule{
+		network("default-deny-all", "local", "", sbx.Deny, "**"),
+		network("pypi", "local", "", sbx.Allow, "pypi.org:443"),
+		network("no-docs", "org", "", sbx.Deny, "docs.example.com"),
+		network("theirs", "local", "somebody-elses", sbx.Allow, "example.net"),
+		network("beside", "kit", plan.GitHub.Name, sbx.Deny, "kit.example.com"),
+		network("mine", "scoped", plan.Agent.Name, sbx.Deny, "shut.example.com"),
+	}
+	for _, tt := range []struct {
+		target, agent, github string // layer and rule
+	}{
+		{"docs.example.com", "engine no-docs (org)", "engine no-docs (org)"},
+		{"pypi.org", "shut pypi.org:443", "shut pypi.org:443"},
+		{"example.net", "engine default-deny-all", "engine default-deny-all"},
+		{"kit.example.com", "engine default-deny-all", "engine beside (kit)"},
+		{"shut.example.com", "shut mine (scoped)", "engine default-deny-all"},
+	} {
+		list, err := plan.Explain(listed, tt.target, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []string{tt.agent, tt.github} {
+			if got := list[i].Layer + " " + list[i].Rule; got != want || list[i].Allowed || list[i].Reason == "" {
+				t.Errorf("%s, %s: %+v, want %s", tt.target, list[i].Role, list[i], want)
+			}
+		}
+	}
+	list, err := plan.Explain([]sbx.Rule{network("wide", "local", "", sbx.Allow, "**")}, "api.github.com", "", "")
+	if err != nil || !strings.Contains(list[0].Hint, "no run can be made") || !strings.Contains(list[0].Hint, "wide") {
+		t.Errorf("beside an engine that opens everything: %+v, %v", list, err)
 	}
 }
 

@@ -18,6 +18,17 @@ type Provider struct {
 	link        string
 }
 
+// CheckAt is Check at another server of the provider's API, whatever that one's address has for a path.
+func (p Provider) CheckAt(server string) string {
+	at, err := url.Parse(server)
+	check, checkErr := url.Parse(p.Check)
+	if err != nil || checkErr != nil {
+		return ""
+	}
+	at.Path = check.Path
+	return at.String()
+}
+
 // Link is the address where a credential for the provider is made.
 func (p Provider) Link() string { return p.link }
 

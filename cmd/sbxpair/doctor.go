@@ -17,6 +17,8 @@ import (
 	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/doctor"
 	"github.com/sbxpair/sbxpair/doctor/conformance"
+	"github.com/sbxpair/sbxpair/loop"
+	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/sbx"
 )
 
@@ -102,7 +104,7 @@ func runDoctor(ctx context.Context, a *app, opts doctorOptions) error {
 	if opts.dryRun {
 		todo := changes{DryRun: true, Steps: []change{}}
 		for _, f := range report.Fixes() {
-			todo.Steps = append(todo.Steps, change{Do: "fix", What: f.ID, Why: f.What})
+			todo.Steps = append(todo.Steps, fixStep(f))
 		}
 		return a.print(struct {
 			changes
@@ -127,6 +129,11 @@ func (a *app) doctorOptions(c config.Config) doctor.Options {
 	return doctor.Options{
 		Config: c, Locate: a.locateOptions(wanted(c.Engine)), Store: a.store(), State: filepath.Join(xdg.StateHome, "sbxpair"), Home: xdg.Home,
 		Dir: a.dir, Path: os.Getenv("PATH"), Lookup: os.LookupEnv, Reach: a.known, Version: a.version, Proxy: http.ProxyFromEnvironment, Progress: a.say,
+		Prune: func(ctx context.Context, ref pair.EngineRef, found []pair.Leftover) error {
+			_, err := a.prune(ctx, pruning{a.known(ref), ref, found})
+			return err
+		},
+		Lost: func(run pair.RunID) string { return loop.Unfetched(a.store().Dir(run)) },
 	}
 }
 
@@ -207,10 +214,13 @@ func (a *app) fix(ctx context.Context, o doctor.Options, report doctor.Report, f
 	if len(fixes) == 0 {
 		return nil, nil
 	}
+	var steps []change
 	for _, f := range fixes {
-		fmt.Fprintf(a.stderr, "%s: will %s\n", f.ID, plain(f.What))
+		steps = append(steps, fixStep(f))
 	}
-	if !force && !confirm(a, "Do it?") {
+	if force {
+		a.tell(steps)
+	} else if !a.sure(steps) {
 		return nil, &usageError{errors.New("nothing was changed; give --force to go on without a question")}
 	}
 	var done []doctor.Fix
@@ -224,6 +234,8 @@ func (a *app) fix(ctx context.Context, o doctor.Options, report doctor.Report, f
 	}
 	return done, errors.Join(errs...)
 }
+
+func fixStep(f doctor.Fix) change { return change{Do: "fix", What: f.ID, Why: f.What, Lost: f.Lost} }
 
 func printReport(w io.Writer, r doctor.Report, fixed []doctor.Fix) {
 	for _, f := range fixed {

@@ -103,7 +103,11 @@ func TestFieldReports(t *testing.T) {
 			}
 		}
 		sbxpair(t, s.Stage, "prune").want(t, exitUsage, "nothing removed", "--force")
-		sbxpair(t, s.Stage, "doctor", "--fix", "--dry-run").want(t, 0, "would fix leftovers.pairs", string(run))
+		sbxpair(t, s.Stage, "doctor", "--fix", "--dry-run").want(t, 0, "would fix leftovers.pairs", string(run), "LOST with it: "+string(run)+": changed files in the agent's folder")
+		before, code := s.onTerminal("n\n", "doctor", "--fix")
+		if code != exitUsage || !strings.Contains(before, "LOST with it") || !strings.Contains(before, "lose work") {
+			t.Errorf("doctor --fix: exit code %d, before the question:\n%s", code, before)
+		}
 		dry := sbxpair(t, s.Stage, "prune", "--dry-run", "--json")
 		dry.want(t, 0, string(run), `"lost"`)
 		if ls := sbxpair(t, s.Stage, "ls"); !strings.Contains(ls.stdout, "orphaned, unfetched work") {

@@ -17,6 +17,7 @@ import (
 	"github.com/sbxpair/sbxpair/loop"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/provision"
+	"github.com/sbxpair/sbxpair/sbx"
 )
 
 func newPolicyCmd(a *app) *cobra.Command {
@@ -61,7 +62,7 @@ func newExplainCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "explain HOST[:PORT] [METHOD PATH]", Short: "Say for each role whether it may reach a host, by which rule and why",
 		Long: "Decides a request by the rules that a run for the checkout would have, or that a run has (--run, with what was granted\n" +
-			"since), for both roles: the rule, the layer that it comes from, and its reason. Asks no engine for traffic.",
+			"since), and by the engine's own, for both roles: the rule, the layer that it comes from, and its reason. No traffic is made.",
 		Example: "  sbxpair policy explain api.github.com GET /repos/octo/slugify\n  sbxpair policy explain example.com:8443 --run RUN",
 		Args: usage(func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 && len(args) != 3 {
@@ -75,7 +76,7 @@ func newExplainCmd(a *app) *cobra.Command {
 				return err
 			}
 			args = append(args, "", "")
-			list, err := plan.Explain(args[0], args[1], args[2])
+			list, err := plan.Explain(a.listed(cmd.Context(), plan, run), args[0], args[1], args[2])
 			if err != nil {
 				return err
 			}
@@ -85,6 +86,18 @@ func newExplainCmd(a *app) *cobra.Command {
 	flags.add(cmd)
 	cmd.Flags().StringVar(&run, "run", "", "explain by the rules of this run instead")
 	return cmd
+}
+
+// listed are the rules of the plan's engine as it lists them now. Those of a run that is over decide nothing any more.
+func (a *app) listed(ctx context.Context, plan provision.Plan, run string) []sbx.Rule {
+	if l, err := a.store().Load(plan.Run); run != "" && (err != nil || l.State != pair.Open) {
+		return nil
+	}
+	list, err := a.known(plan.Engine).PolicyList(ctx, "")
+	if err != nil && !errors.Is(err, sbx.ErrPolicyUninitialised) {
+		a.log.Warn("the engine's own rules are not looked at", "err", err)
+	}
+	return list
 }
 
 // planFor is the plan of a run on record with its grants, or the one that a new run would have.

@@ -127,11 +127,18 @@ func (a *app) planPrune(ctx context.Context) ([]pruning, []change, error) {
 	return plan, steps, errors.Join(errs...)
 }
 
-// sure shows the plan, with what would be lost in it, and only then asks.
-func (a *app) sure(steps []change) bool {
-	lost := 0
+// tell shows what will be done.
+func (a *app) tell(steps []change) {
 	for _, s := range steps {
 		fmt.Fprintln(a.stderr, s.line())
+	}
+}
+
+// sure shows the plan, with what would be lost in it, and only then asks.
+func (a *app) sure(steps []change) bool {
+	a.tell(steps)
+	lost := 0
+	for _, s := range steps {
 		if s.Lost != "" {
 			lost++
 		}
