@@ -76,9 +76,13 @@ var sweepScript string
 const pulse = `t=0 r=0; for f in $(grep -ls "SBXPAIR_STEP=$1" /proc/[0-9]*/environ); do
 s=; IFS= read -r s 2>/dev/null <"${f%/environ}/stat" || continue; set -- ${s##*) }; t=$((t + ${12} + ${13})); [ "$1" = R ] && r=$((r + 1)); done; echo "$t $r"`
 
+// ErrLeftover matches the error that processes of the agent may still be there; a fork bomb can hold up what ends it. By
+// itself it says nothing against the [Result].
+var ErrLeftover = errors.New("end the processes")
+
 // Run runs t in the sandbox behind r and returns when all its processes are gone. The error is about the sandbox: that the
-// agent could not be started or the connection broke. What the agent did, and that it was stopped (by ctx too), is in the
-// Result, which holds what had arrived even beside an error. It costs two commands in the sandbox, and one for each file.
+// agent could not be started, or the connection broke, or [ErrLeftover]. What the agent did, and that it was stopped (by ctx
+// too), is in the Result, which holds what had arrived even beside an error. It costs two commands in the sandbox, and one for each file.
 func Run(ctx context.Context, r guest.Runner, a Adapter, t Task, o Options) (Result, error) {
 	res := Result{Agent: a.Name, Code: -1, ReadOnly: t.ReadOnly, expectsEnd: a.finishes, structured: a.decoder != nil, SessionID: t.SessionID}
 	if o.Wall < 0 || o.Idle < 0 || o.Grace < 0 || o.MaxTurns < 0 || o.MaxTranscript < 0 {
@@ -118,14 +122,14 @@ func Run(ctx context.Context, r guest.Runner, a Adapter, t Task, o Options) (Res
 	if t.Resume && a.countsOn {
 		res.Usage = res.Usage.Minus(t.Used)
 	}
+	if sweepErr != nil {
+		sweepErr = fmt.Errorf("%w of %s: %w", ErrLeftover, a.Name, sweepErr)
+	}
 	if err != nil {
 		res.Code = -1
 		return res, errors.Join(fmt.Errorf("run %s: %w", a.Name, err), sweepErr)
 	}
-	if sweepErr != nil {
-		return res, fmt.Errorf("end the processes of %s: %w", a.Name, sweepErr)
-	}
-	return res, nil
+	return res, sweepErr
 }
 
 func or[T comparable](v, otherwise T) T {

@@ -35,7 +35,7 @@ type here struct {
 }
 
 func (h here) Exec(ctx context.Context, _ string, spec sbx.ExecSpec) (sbx.ExecResult, error) {
-	if line := strings.Join(spec.Argv, " "); strings.Contains(line, "-KILL -1") || strings.Contains(line, quiesceName) {
+	if line := strings.Join(spec.Argv, " "); strings.Contains(line, "KILL -1") || strings.Contains(line, quiesceName) {
 		panic("that is for a sandbox")
 	}
 	cmd := exec.CommandContext(ctx, spec.Argv[0], spec.Argv[1:]...)

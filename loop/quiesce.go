@@ -40,18 +40,33 @@ func (r *run) takeInventory(ctx context.Context) error {
 	return nil
 }
 
+// endAll ends everything but itself and the first process, until there is nothing left to end: of a fork bomb some are born
+// meanwhile. The shell starts nothing for it, since there may be no room for another process.
+const endAll = `i=0; while [ $i -lt 5000 ] && kill -s KILL -1 2>/dev/null; do i=$((i + 1)); done; [ $i -lt 5000 ]`
+
 // quiesce ends every process in the agent sandbox but the engine's own: the agent's may hide from a search by
-// environment or descent, and must not change files behind the end state, or run into the next step.
-func (r *run) quiesce(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, quiesceLimit)
+// environment or descent, and must not change files behind the end state, or run into the next step. It reports whether it did;
+// why not is noted.
+func (r *run) quiesce(ctx context.Context) bool {
+	limited, cancel := context.WithTimeout(ctx, quiesceLimit)
 	defer cancel()
+	err := r.endOthers(limited)
+	if err != nil && ctx.Err() == nil {
+		r.log.Emit(events.Noted{Text: "what the agent left running could not be ended: " + err.Error()})
+	}
+	return err == nil
+}
+
+func (r *run) endOthers(ctx context.Context) error {
 	if r.engineRef.Kind == pair.EngineLocal {
-		// The shell ends with the others, or is spared: its exit code says nothing.
-		r.guest().Run(ctx, guest.Command{Argv: []string{"sh", "-c", "kill -KILL -1"}, Dir: "/"})
-		return
+		code, err := r.guest().Run(ctx, guest.Command{Argv: []string{"sh", "-c", endAll}, User: "root", Dir: "/"})
+		if err == nil && code != 0 {
+			err = fmt.Errorf("exit %d", code)
+		}
+		return err
 	}
 	if r.inventory == "" {
-		return
+		return nil
 	}
 	code, out, err := r.quiesceStep(ctx, "end", r.inventory)
 	switch {
@@ -60,9 +75,7 @@ func (r *run) quiesce(ctx context.Context) {
 	case err == nil && strings.HasPrefix(out, "restarted"):
 		err = r.takeInventory(ctx)
 	}
-	if err != nil && ctx.Err() == nil {
-		r.log.Emit(events.Noted{Text: "what the agent left running could not be ended: " + err.Error()})
-	}
+	return err
 }
 
 // quiesceStep runs the script: as root, since an agent with sudo has processes that its user cannot end.

@@ -203,7 +203,7 @@ func Outcome(err error) string {
 		return "cancelled"
 	case errors.Is(err, ErrNothing), errors.Is(err, ErrNoHandover):
 		return "nothing to do"
-	case errors.Is(err, ErrBudget), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, ErrBudget):
 		return "budget spent"
 	case errors.Is(err, ErrRefused), errors.Is(err, provision.ErrRefused), errors.Is(err, workspace.ErrHostile), errors.Is(err, workspace.ErrTooLarge), errors.Is(err, provision.ErrNotProven):
 		return "refused"

@@ -83,6 +83,12 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 			return r.over(now) != ""
 		},
 	})
+	if errors.Is(err, agent.ErrLeftover) && r.quiesce(context.WithoutCancel(ctx)) { // the sandbox's other processes went with them
+		r.log.Emit(events.Noted{Text: "the agent left more running than could be ended one by one; every process in its sandbox was ended"})
+		if res.Code != -1 {
+			err = nil
+		}
+	}
 	// What changed is known only at the end state; until then assume a change, so that only the agent's own word counts.
 	verdict := agent.Judge(res, true)
 	if err != nil {

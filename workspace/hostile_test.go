@@ -16,14 +16,17 @@ import (
 	"github.com/sbxpair/sbxpair/workspace"
 )
 
-// TestHostileRepository plants traps in the agent's tree that would run a program, and looks whether any did: neither the
-// script inside nor anything on the host may spring one. CANARY is the file that a sprung trap makes.
-func TestHostileRepository(t *testing.T) {
-	const hook = `printf '#!/bin/sh\ntouch "%s"\n' "$CANARY" >"$CANARY.sh"; chmod +x "$CANARY.sh"; `
-	for _, tt := range []struct {
-		name, trap string
-		naive      string // what springs the trap when it is done without care: shows that the trap is one
-	}{
+// trapHook makes the program that a sprung trap runs: it makes the file CANARY.
+const trapHook = `printf '#!/bin/sh\ntouch "%s"\n' "$CANARY" >"$CANARY.sh"; chmod +x "$CANARY.sh"; `
+
+type repositoryTrap struct {
+	name, trap string
+	naive      string // what springs the trap when it is done without care: shows that the trap is one
+}
+
+// repositoryTraps are what an agent may do to its repository so that git, or a shell, runs a program of its own.
+func repositoryTraps() []repositoryTrap {
+	return []repositoryTrap{
 		{"hooks", `mkdir -p .git/hooks; for h in pre-commit commit-msg post-commit prepare-commit-msg post-checkout post-merge pre-push reference-transaction post-index-change pre-auto-gc update pre-receive post-rewrite post-applypatch pre-merge-commit fsmonitor-watchman; do cp "$CANARY.sh" .git/hooks/$h; done`, `git add work.txt; git commit -qm x`},
 		{"core.hooksPath", `mkdir h; cp "$CANARY.sh" h/pre-commit; cp "$CANARY.sh" h/reference-transaction; git config core.hooksPath "$PWD/h"`, `git add work.txt; git commit -qm x`},
 		{"fsmonitor", `git config core.fsmonitor "$CANARY.sh"`, `git status`},
@@ -51,7 +54,13 @@ func TestHostileRepository(t *testing.T) {
 		{"git folder is a file", `mv .git "$GUESTHOME/g"; echo "gitdir: $GUESTHOME/g" >.git; printf '[core]\n\tfsmonitor = %s\n' "$CANARY.sh" >>"$GUESTHOME/g/config"`, `git status`},
 		{"shell start files", `echo 'touch "$CANARY"' >"$GUESTHOME/.profile"; cp "$GUESTHOME/.profile" "$GUESTHOME/.shrc"; cp "$GUESTHOME/.profile" "$GUESTHOME/.bashrc"`, `HOME="$GUESTHOME" sh -c '. "$HOME/.profile"'`},
 		{"textconv in attributes with cat-file", `git config diff.x.textconv "$CANARY.sh"; git config diff.x.cachetextconv true; echo '* diff=x' >.gitattributes`, `echo y >>a.txt; git diff --textconv`},
-	} {
+	}
+}
+
+// TestHostileRepository plants traps in the agent's tree that would run a program, and looks whether any did: neither the
+// script inside nor anything on the host may spring one. CANARY is the file that a sprung trap makes.
+func TestHostileRepository(t *testing.T) {
+	for _, tt := range repositoryTraps() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			repo := newRepo(t)
@@ -59,7 +68,7 @@ func TestHostileRepository(t *testing.T) {
 			canary := filepath.Join(t.TempDir(), "canary")
 			g := sandbox{home: t.TempDir()}
 			export := fmt.Sprintf("export CANARY='%s' GUESTHOME='%s'; ", canary, g.home)
-			sh(t, w.Dir, export+hook+tt.trap+"\n"+`rm -f "$CANARY"; echo work >work.txt`)
+			sh(t, w.Dir, export+trapHook+tt.trap+"\n"+`rm -f "$CANARY"; echo work >work.txt`)
 			e, err := w.Collect(t.Context(), g, workspace.CollectOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -81,7 +90,7 @@ func TestHostileRepository(t *testing.T) {
 				return
 			}
 			w = prepare(t, repo)
-			sh(t, w.Dir, export+hook+tt.trap+"\n"+`rm -f "$CANARY"; echo work >work.txt`+"\n("+tt.naive+") </dev/null >/dev/null 2>&1 || true")
+			sh(t, w.Dir, export+trapHook+tt.trap+"\n"+`rm -f "$CANARY"; echo work >work.txt`+"\n("+tt.naive+") </dev/null >/dev/null 2>&1 || true")
 			if _, err := os.Lstat(canary); err != nil {
 				t.Error("the trap is none: carelessness does not spring it")
 			}
@@ -89,13 +98,9 @@ func TestHostileRepository(t *testing.T) {
 	}
 }
 
-// TestHostileCheckout: the user's own checkout may come out of somebody's archive.
-func TestHostileCheckout(t *testing.T) {
-	const hook = `printf '#!/bin/sh\ntouch "%s"\n' "$CANARY" >"$CANARY.sh"; chmod +x "$CANARY.sh"; `
-	for _, tt := range []struct {
-		name, trap string
-		kind       error
-	}{
+// checkoutTraps are what somebody may have done to the checkout that the user names.
+func checkoutTraps() []checkoutTrap {
+	return []checkoutTrap{
 		{"fsmonitor", `git config core.fsmonitor "$CANARY.sh"`, nil},
 		{"hooks", `mkdir -p .git/hooks; for h in post-checkout reference-transaction post-index-change pre-commit; do cp "$CANARY.sh" .git/hooks/$h; done`, nil},
 		{"filters", `echo '* filter=x' >.gitattributes; git add .; git commit -qm f; git config filter.x.clean "$CANARY.sh"; git config filter.x.smudge "$CANARY.sh"; git config filter.x.process "$CANARY.sh"; touch -d '2020-01-01' a.txt sub/b.txt`, nil},
@@ -106,12 +111,22 @@ func TestHostileCheckout(t *testing.T) {
 		{"included configuration", `printf '[core]\n\tfsmonitor = %s\n' "$CANARY.sh" >.git/inc; git config include.path inc`, nil},
 		{"alternate refs command", `git config core.alternateRefsCommand "$CANARY.sh"; git clone -q --bare . ../alt; echo "$PWD/../alt/objects" >.git/objects/info/alternates`, nil},
 		{"pager", `git config core.pager "$CANARY.sh"; git config pager.status "$CANARY.sh"; git config alias.status "!$CANARY.sh"`, nil},
-	} {
+	}
+}
+
+type checkoutTrap struct {
+	name, trap string
+	kind       error
+}
+
+// TestHostileCheckout: the user's own checkout may come out of somebody's archive.
+func TestHostileCheckout(t *testing.T) {
+	for _, tt := range checkoutTraps() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			repo := newRepo(t)
 			canary := filepath.Join(t.TempDir(), "canary")
-			sh(t, repo, fmt.Sprintf("export CANARY='%s'; ", canary)+hook+tt.trap+"\n"+`rm -f "$CANARY"`)
+			sh(t, repo, fmt.Sprintf("export CANARY='%s'; ", canary)+trapHook+tt.trap+"\n"+`rm -f "$CANARY"`)
 			_, err := workspace.Prepare(t.Context(), workspace.Source{Dir: repo, Branch: "b"}, filepath.Join(t.TempDir(), "ws"))
 			if !errors.Is(err, tt.kind) {
 				t.Errorf("Prepare: %v, want %v", err, tt.kind)
@@ -190,10 +205,14 @@ func (f *forge) stream(kind string, bundle []byte) []byte {
 	return append([]byte(fmt.Sprintf("sbxpair-end-state 1\nkind %s\nbase %s\nhead x\nsize %d\nignored 0\nend\n", kind, f.w.Base, len(bundle))), bundle...)
 }
 
-// TestHostileBundle feeds streams that no honest script makes.
-func TestHostileBundle(t *testing.T) {
-	f := newForge(t)
-	before := sh(t, f.w.Root, "find base.git -type f | sort | xargs cksum")
+// hostileStream is an end state that no honest script makes.
+type hostileStream struct {
+	name string
+	make func(f *forge) []byte
+	want string // part of the reason
+}
+
+func hostileStreams() []hostileStream {
 	one := func(mode, name, content string) func(f *forge) []byte {
 		return func(f *forge) []byte {
 			return f.stream("commits", f.bundle(f.commit(f.tree(f.entry(mode, name, f.object("blob", content))), f.w.Base), f.w.Base))
@@ -205,11 +224,7 @@ func TestHostileBundle(t *testing.T) {
 			return f.stream("commits", f.bundle(f.commit(f.tree(f.entry("40000", name, sub)), f.w.Base), f.w.Base))
 		}
 	}
-	for _, tt := range []struct {
-		name string
-		make func(f *forge) []byte
-		want string // part of the reason
-	}{
+	return []hostileStream{
 		{"file in .git", inDir(".git"), "hasDotgit"},
 		{"file in .GIT", inDir(".GIT"), "hasDotgit"},
 		{"NTFS short name", inDir("git~1"), "hasDotgit"},
@@ -305,7 +320,14 @@ func TestHostileBundle(t *testing.T) {
 		{"negative size", func(f *forge) []byte {
 			return bytes.Replace(f.stream("commits", nil), []byte("size 0"), []byte("size -5"), 1)
 		}, "makes no sense"},
-	} {
+	}
+}
+
+// TestHostileBundle feeds streams that no honest script makes.
+func TestHostileBundle(t *testing.T) {
+	f := newForge(t)
+	before := sh(t, f.w.Root, "find base.git -type f | sort | xargs cksum")
+	for _, tt := range hostileStreams() {
 		t.Run(tt.name, func(t *testing.T) {
 			f.t = t
 			e, err := f.w.Import(t.Context(), bytes.NewReader(tt.make(f)), workspace.CollectOptions{})

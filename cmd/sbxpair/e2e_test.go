@@ -79,6 +79,7 @@ func open(t *testing.T, opts stage.Options) *stage.Stage {
 type outcome struct {
 	code           int
 	stdout, stderr string
+	peak           int64 // bytes of memory that the process had at most
 }
 
 // sbxpair runs the command to its end.
@@ -94,7 +95,8 @@ func sbxpair(t *testing.T, s *stage.Stage, args ...string) outcome {
 			t.Fatalf("sbxpair %s: %v\n%s", args[0], err, stderr.String())
 		}
 	}
-	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String(), usage.Maxrss << 10}
 }
 
 func (o outcome) want(t *testing.T, code int, texts ...string) {
