@@ -290,8 +290,13 @@ func TestOwners(t *testing.T) {
 	if got := self.Check(); got != pair.Alive {
 		t.Errorf("this process is %s", got)
 	}
+	renamed := self
+	renamed.Host += ".wlan"
+	if got := renamed.Check(); self.Boot != "" && got != pair.Alive {
+		t.Errorf("this process is %s once the machine is called something else", got)
+	}
 	other := self
-	other.Host += ".elsewhere"
+	other.Host, other.Boot = self.Host+".elsewhere", "another's"
 	if got := other.Check(); got != pair.Unknown {
 		t.Errorf("another host's process is %s, want unknown: it must not be pruned from here", got)
 	}
@@ -401,6 +406,84 @@ func TestLeftoversOfEveryKind(t *testing.T) {
 	if found, err := pair.FindLeftovers(t.Context(), e, store, ref); err != nil || len(found) != 0 {
 		t.Errorf("after prune: %+v, %v", found, err)
 	}
+}
+
+// asked is an engine in which something happens when its sandboxes are listed.
+type asked struct {
+	*engine
+	meanwhile func()
+}
+
+func (a asked) List(ctx context.Context) ([]sbx.Sandbox, error) {
+	a.meanwhile()
+	return a.engine.List(ctx)
+}
+
+// What a prune or a down has seen may be another's by the time that it acts: a person thinks before a yes.
+func TestTakingDownLooksAgain(t *testing.T) {
+	ref := pair.EngineRef{Kind: pair.EngineSbx}
+	set := func(t *testing.T, owner pair.Owner) (*engine, *pair.Store, pair.Lease) {
+		store := pair.NewStore(t.TempDir())
+		l := lease(pair.NewRunID(time.Now()), owner)
+		l.State, l.Sandboxes = pair.Open, l.Run.Names()
+		if err := store.Create(l); err != nil {
+			t.Fatal(err)
+		}
+		return &engine{boxes: l.Run.Names()}, store, l
+	}
+	t.Run("resumed before the yes", func(t *testing.T) {
+		e, store, l := set(t, dead())
+		found, err := pair.FindLeftovers(t.Context(), e, store, ref)
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		p, err := pair.Retake(t.Context(), e, store, l.Run, ref, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Release(t.Context(), "", time.Minute)
+		e.boxes = l.Run.Names()
+		if err := pair.Prune(t.Context(), e, store, found); err != nil {
+			t.Error(err)
+		}
+		if err := pair.TakeDown(t.Context(), e, store, l, time.Minute, false); !errors.Is(err, pair.ErrOwned) {
+			t.Errorf("down: %v", err)
+		}
+		if now, err := store.Load(l.Run); err != nil || now.State != pair.Open || len(e.boxes) != 2 {
+			t.Errorf("the resumed run has %q, its lease is %s, %v", e.boxes, now.State, err)
+		}
+	})
+	t.Run("begun while the engine was asked", func(t *testing.T) {
+		e, store, _ := set(t, pair.Self())
+		e.boxes = nil
+		begins := asked{e, func() {
+			l := lease(pair.NewRunID(time.Now()), pair.Self())
+			l.State, l.Sandboxes = pair.Open, l.Run.Names()
+			if err := store.Create(l); err != nil {
+				t.Fatal(err)
+			}
+			e.boxes = l.Run.Names()
+		}}
+		if found, err := pair.FindLeftovers(t.Context(), begins, store, ref); err != nil || len(found) != 0 {
+			t.Errorf("a living run is taken for a leftover: %+v, %v", found, err)
+		}
+	})
+	t.Run("two at once", func(t *testing.T) {
+		e, store, l := set(t, dead())
+		found, err := pair.FindLeftovers(t.Context(), e, store, ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = pair.Several([]bool{true, false, true, false}, func(down bool) error {
+			if down {
+				return pair.TakeDown(t.Context(), e, store, l, time.Minute, false)
+			}
+			return pair.Prune(t.Context(), e, store, found)
+		})
+		if now, _ := store.Load(l.Run); err != nil || now.State != pair.Closed || len(e.boxes) != 0 {
+			t.Errorf("%v; left %q, the lease is %s", err, e.boxes, now.State)
+		}
+	})
 }
 
 // A run whose process is gone is taken over under its own names; one that is somebody's is not.

@@ -91,7 +91,7 @@ func FindLeftovers(ctx context.Context, engine Engine, store *Store, ref EngineR
 	}
 	if leaseErr == nil {
 		for run := range there {
-			if !known[run] {
+			if _, err := store.Load(run); !known[run] && errors.Is(err, ErrNoLease) { // else it began while the engine was asked
 				add(run, "no record of this run", nil)
 			}
 		}
@@ -126,11 +126,30 @@ func Prune(ctx context.Context, engine Engine, store *Store, leftovers []Leftove
 	return nil
 }
 
+// prune removes one leftover if it still is one: between the plan and the yes to it somebody may have claimed it from the
+// pool, gone on with the run, or taken it down.
 func prune(ctx context.Context, engine Engine, store *Store, left Leftover) error {
-	if left.lease != nil && left.lease.Pooled() {
-		taken, err := store.Take(func(l Lease) bool { return l.Run == left.Run }, Self())
-		if err != nil || taken.Run == "" { // a run was faster
+	switch {
+	case left.lease == nil:
+		if _, err := store.Load(left.Run); !errors.Is(err, ErrNoLease) {
 			return err
+		}
+	case left.lease.Pooled():
+		taken, err := store.Take(func(l Lease) bool { return l.Run == left.Run }, Self())
+		if err != nil || taken.Run == "" {
+			return err
+		}
+	default:
+		l, letGo, err := store.seize(ctx, left.Run, pruneLimit)
+		if errors.Is(err, ErrNoLease) || errors.Is(err, ErrOwned) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer letGo()
+		if l.State != Closed && !l.Orphaned() || l.State == Closed && left.lease.State == Open {
+			return nil
 		}
 	}
 	p := attach(engine, store, left.Run)

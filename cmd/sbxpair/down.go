@@ -101,13 +101,9 @@ func runDown(ctx context.Context, a *app, args []string, o downOptions) error {
 
 // takeDown removes one pair and its workspace.
 func (a *app) takeDown(ctx context.Context, l pair.Lease, force bool) error {
-	p := pair.Attach(a.known(l.Engine).Unverified(), a.store(), l)
-	_, err := p.Release(ctx, l.Outcome, releaseLimit)
+	err := pair.TakeDown(ctx, a.known(l.Engine).Unverified(), a.store(), l, releaseLimit, force)
 	if errors.Is(err, sbx.ErrNotInstalled) {
-		if !force {
-			return fmt.Errorf("run %s: its engine is not there any more (sbxpair down --force %s closes the record): %w", l.Run, l.Run, err)
-		}
-		err = p.Abandon(l.Outcome)
+		return fmt.Errorf("run %s: its engine is not there any more (sbxpair down --force %s closes the record): %w", l.Run, l.Run, err)
 	}
 	if err != nil {
 		return err
