@@ -8,9 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/policy"
 	"github.com/sbxpair/sbxpair/sbx"
 )
 
@@ -19,6 +23,7 @@ const maxGrants = 32
 
 // GrantEngine is what grants need of an engine's client. Each change is read back.
 type GrantEngine interface {
+	PolicyList(ctx context.Context, sandbox string) ([]sbx.Rule, error)
 	PolicyAllow(ctx context.Context, rule sbx.PolicyRule) ([]string, error)
 	PolicyRemove(ctx context.Context, ref sbx.RuleRef) error
 }
@@ -95,7 +100,29 @@ func (g Changes) Plan(p Plan) (Plan, error) {
 
 // Give opens hosts to the agent sandbox of a pair that is in place, within the plan's bounds, and returns what was new.
 // It is on record before it is done. The error matches [ErrRefused] if the bounds do not allow it.
-func (g Changes) Give(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
+func (g Changes) Give(ctx context.Context, engine GrantEngine, p Plan, hosts []string) (given []string, err error) {
+	err = g.inTurn(ctx, func() error { given, err = g.give(ctx, engine, p, hosts); return err })
+	return given, err
+}
+
+// inTurn calls do while no other process changes the same pair: a host is closed again as the record says, whoever asked for it.
+func (g Changes) inTurn(ctx context.Context, do func() error) error {
+	lock := flock.New(g.path + ".turn")
+	wait, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	if _, err := lock.TryLockContext(wait, 10*time.Millisecond); err != nil {
+		return fmt.Errorf("change the pair: another process is at it: %w", err)
+	}
+	return errors.Join(do(), lock.Unlock())
+}
+
+// Bounds of a change.
+const (
+	turnTimeout = 2 * time.Minute  // of the wait for another process's
+	undoTimeout = 30 * time.Second // of taking back what an engine half took
+)
+
+func (g Changes) give(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
 	p, err := g.Plan(p)
 	if err != nil {
 		return nil, err
@@ -111,8 +138,15 @@ func (g Changes) Give(ctx context.Context, engine GrantEngine, p Plan, hosts []s
 	if n := len(now) + len(fresh); n > maxGrants {
 		return nil, fmt.Errorf("%w: %d grants are more than the %d that one run may have; put the hosts into network.allow", ErrRefused, n, maxGrants)
 	}
+	listed, err := engine.PolicyList(ctx, "")
+	if err != nil {
+		return nil, err
+	}
 	var given []string
 	for _, r := range fresh {
+		if by := p.Agent.deniedBy(listed, r.Resource); by != "" {
+			return nil, fmt.Errorf("%w: the engine's rule %s denies %s to the agent sandbox, and wins over a grant; for the next run, put it into network.allow", ErrRefused, by, r.Resource)
+		}
 		given = append(given, r.Resource)
 	}
 	if err := g.note(events.Granted{Role: string(pair.RoleAgent), Hosts: given}); err != nil {
@@ -121,8 +155,18 @@ func (g Changes) Give(ctx context.Context, engine GrantEngine, p Plan, hosts []s
 	for i, r := range given {
 		_, err := engine.PolicyAllow(ctx, sbx.PolicyRule{Sandbox: p.Agent.Name, Decision: sbx.Allow, Resources: []string{r}})
 		if err != nil { // one rule each, so that each can be taken back
-			failed := g.note(events.Revoked{Role: string(pair.RoleAgent), Hosts: given[i:], Reason: "the engine did not take it"})
-			return given[:i], errors.Join(fmt.Errorf("grant %s: %w", r, err), failed)
+			err = fmt.Errorf("grant %s: %w", r, err)
+			after, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+			defer cancel()
+			closed := given[i:] // a call that failed may have opened it all the same
+			if undo := closeHost(after, engine, p, r); undo != nil {
+				closed = given[i+1:]
+				err = errors.Join(err, fmt.Errorf("it may be open (run: sbxpair revoke %s %s): %w", g.run, r, undo))
+			}
+			if len(closed) > 0 {
+				err = errors.Join(err, g.note(events.Revoked{Role: string(pair.RoleAgent), Hosts: closed, Reason: "the engine did not take it"}))
+			}
+			return given[:i], err
 		}
 	}
 	return given, nil
@@ -152,14 +196,19 @@ func (g Changes) Named(hosts []string) ([]string, error) {
 }
 
 // Take closes granted hosts again; none named are all. It is on record once it is done.
-func (g Changes) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
+func (g Changes) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []string) (taken []string, err error) {
+	err = g.inTurn(ctx, func() error { taken, err = g.take(ctx, engine, p, hosts); return err })
+	return taken, err
+}
+
+func (g Changes) take(ctx context.Context, engine GrantEngine, p Plan, hosts []string) ([]string, error) {
 	taken, err := g.Named(hosts)
 	if err != nil {
 		return nil, err
 	}
 	done := []string{}
 	for _, r := range taken {
-		if err := engine.PolicyRemove(ctx, sbx.RuleRef{Sandbox: p.Agent.Name, Resources: []string{r}}); err != nil {
+		if err := closeHost(ctx, engine, p, r); err != nil {
 			return done, fmt.Errorf("revoke %s: %w", r, err)
 		}
 		if err := g.note(events.Revoked{Role: string(pair.RoleAgent), Hosts: []string{r}}); err != nil {
@@ -168,6 +217,35 @@ func (g Changes) Take(ctx context.Context, engine GrantEngine, p Plan, hosts []s
 		done = append(done, r)
 	}
 	return done, nil
+}
+
+// closeHost removes the rule of one grant. One that is gone already, by hand or because its process was killed before it
+// was made, is closed.
+func closeHost(ctx context.Context, engine GrantEngine, p Plan, resource string) error {
+	err := engine.PolicyRemove(ctx, sbx.RuleRef{Sandbox: p.Agent.Name, Resources: []string{resource}})
+	if errors.Is(err, sbx.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// deniedBy names the engine's rule that denies all of a resource to the sandbox, or nothing.
+func (s Spec) deniedBy(listed []sbx.Rule, resource string) string {
+	res, err := policy.ParseResource(resource)
+	if err != nil {
+		return ""
+	}
+	for _, r := range listed {
+		if r.Decision != sbx.Deny || r.Inactive || r.Sandbox != "" && r.Sandbox != s.Name || len(r.Methods)+len(r.HTTPTargets) > 0 || isFallback(r) {
+			continue
+		}
+		for _, text := range r.Resources {
+			if denied, err := policy.ParseResource(text); err == nil && denied.Includes(res) {
+				return ruleName(r)
+			}
+		}
+	}
+	return ""
 }
 
 func (g Changes) note(p events.Payload) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/policy"
 	"github.com/sbxpair/sbxpair/sbx"
+	"github.com/sbxpair/sbxpair/secrets"
 )
 
 // Rules are the spec's rules as package policy decides by them. A rule's ID is its text.
@@ -284,19 +285,25 @@ type Replayed struct {
 func (p Plan) Learn(blocked []events.Blocked) (Lesson, error) {
 	lesson := Lesson{Allow: []string{}, Learnt: []Learnt{}, Replay: []Replayed{}}
 	with := p
+	scan := secrets.NewScanner()
 	for _, b := range blocked {
 		l := Learnt{Blocked: b}
 		resource := b.Host
+		l.Host = scan.Mask(b.Host) // a name can carry what the agent knows: under plain-env its own credential
 		if _, _, err := net.SplitHostPort(resource); err != nil {
 			resource += ":443" // the engine names hosts without a port where it refused the name itself
 		}
 		switch {
+		case l.Host != b.Host:
+			l.Because = "the name holds what has the shape of a credential"
 		case b.Role != string(pair.RoleAgent):
 			l.Because = "the github sandbox reaches its repository and nothing else, whatever the configuration says"
 		case bootNoise(resource):
 			l.Because = "the sandbox's own system asks for it when it starts; the agent does not need it"
 		case covering(p.Agent.Allow, hostPart(resource)) != "":
 			l.Because = "the host is allowed, and single requests to it were refused: " + b.Reason
+		case len(lesson.Allow) == maxLearnt:
+			l.Because = fmt.Sprintf("%d hosts are proposed already, and nobody judges more at a time", maxLearnt)
 		default:
 			next, fresh, err := with.Grant([]string{resource})
 			switch {
@@ -312,19 +319,31 @@ func (p Plan) Learn(blocked []events.Blocked) (Lesson, error) {
 		}
 		lesson.Learnt = append(lesson.Learnt, l)
 	}
-	for _, b := range blocked {
-		list, err := with.Explain(nil, b.Host, "", "")
+	sets := map[string]*policy.Set{}
+	for _, spec := range []Spec{with.Agent, with.GitHub} {
+		rules, err := spec.Rules()
 		if err != nil {
 			return Lesson{}, err
 		}
-		for _, e := range list {
-			if string(e.Role) == b.Role {
-				lesson.Replay = append(lesson.Replay, Replayed{e.Role, b.Host, e.Allowed, e.Rule})
-			}
+		sets[string(spec.Role)] = policy.NewSet(rules)
+	}
+	for i, b := range blocked {
+		set := sets[b.Role]
+		if set == nil {
+			continue
 		}
+		again := Replayed{Role: pair.Role(b.Role), Host: lesson.Learnt[i].Host}
+		if q, err := request(b.Host, "", ""); err == nil { // what is no host name stays blocked
+			d := set.Decide(q)
+			again.Allowed, again.Rule = d.Allowed, strings.TrimPrefix(d.Rule, d.Layer+":")
+		}
+		lesson.Replay = append(lesson.Replay, again)
 	}
 	return lesson, nil
 }
+
+// maxLearnt bounds what a lesson proposes: the names come from the agent.
+const maxLearnt = 100
 
 // bootNoise reports whether a fresh sandbox asks for it by itself (sbx 0.39 and 0.47).
 func bootNoise(resource string) bool {

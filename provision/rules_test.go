@@ -1,7 +1,9 @@
 package provision_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/provision"
 	"github.com/sbxpair/sbxpair/sbx"
 )
@@ -153,6 +156,37 @@ func TestLearnProposesTheLeastAndReplays(t *testing.T) {
 	}
 }
 
+// The names in a run's log come from the agent: none of them ends the lesson, opens anything or shows a credential.
+func TestLearnFromAHostileLog(t *testing.T) {
+	plan := planOf(t, nil)
+	token := "ghp_" + strings.Repeat("a1", 18)
+	blocked := []events.Blocked{{Role: "agent", Host: token + ".evil.example:443", Count: 1 << 62}, {Role: "nobody", Host: "x.example:443"}}
+	for _, host := range []string{"", ":", "evil\x1b[2J.example", "a\nb:443", "[::1", "127.1:80", "0x7f000001", "**", "*.com:443", "https://x.test/", strings.Repeat("a.", 400), "169.254.169.254:80", "localhost:1", "\xff\xfe:443", "gіthub.com:443", "github.com.:443"} {
+		blocked = append(blocked, events.Blocked{Role: "agent", Host: host, Count: -1})
+	}
+	bad := len(blocked)
+	for i := range 5000 {
+		blocked = append(blocked, events.Blocked{Role: "agent", Host: fmt.Sprintf("h%d.example.com:443", i), Count: 1})
+	}
+	lesson, err := plan.Learn(blocked)
+	if err != nil || len(lesson.Learnt) != len(blocked) {
+		t.Fatalf("%d of %d learnt, %v", len(lesson.Learnt), len(blocked), err)
+	}
+	for _, l := range lesson.Learnt[:bad] {
+		if l.Proposed != "" && l.Host != "localhost:1" && l.Host != "gіthub.com:443" {
+			t.Errorf("proposes %q", l.Proposed)
+		}
+	}
+	if n := len(lesson.Allow); n > 110 {
+		t.Errorf("proposes %d hosts, which nobody looks through", n)
+	}
+	for _, r := range lesson.Replay {
+		if strings.Contains(r.Host, token) {
+			t.Errorf("shows %s", r.Host)
+		}
+	}
+}
+
 // A grant is on record, acts on the engine, is bounded, and can be taken back: on an engine whose rules are read back.
 func TestGrantsOnAPairInPlace(t *testing.T) {
 	b := newBench(t, "0.47", nil)
@@ -199,6 +233,75 @@ func TestGrantsOnAPairInPlace(t *testing.T) {
 	if _, err := grants.Take(t.Context(), b.engine, b.plan, nil); err != nil {
 		t.Error(err)
 	}
+	list, err := grants.Events()
+	if err != nil || len(list) != 3 {
+		t.Errorf("on record: %v, %v; want one grant and two revocations", list, err)
+	}
+	t.Run("two at once", func(t *testing.T) { // the record says what the engine does, and together they keep the bound
+		var asked [][]string
+		for i := range 6 {
+			var hosts []string
+			for j := range 8 {
+				hosts = append(hosts, fmt.Sprintf("h%d-%d.example.com", i, j))
+			}
+			asked = append(asked, hosts)
+		}
+		err := pair.Several(asked, func(hosts []string) error {
+			if hosts[0] == "h0-0.example.com" {
+				_, err := grants.Take(t.Context(), b.engine, b.plan, nil)
+				return err
+			}
+			_, err := grants.Give(t.Context(), b.engine, b.plan, hosts)
+			return err
+		})
+		now, readErr := grants.Current()
+		if !errors.Is(err, provision.ErrRefused) && len(now) > 32 || readErr != nil {
+			t.Errorf("%d are granted: %v, %v", len(now), err, readErr)
+		}
+		hosts := opened()
+		for _, list := range asked {
+			for _, host := range list {
+				if slices.Contains(hosts, host) != slices.Contains(now, host) {
+					t.Errorf("%s: open is %v, on record as granted is %v", host, slices.Contains(hosts, host), slices.Contains(now, host))
+				}
+			}
+		}
+		if _, err := grants.Take(t.Context(), b.engine, b.plan, nil); err != nil {
+			t.Error(err)
+		}
+		if err := os.Remove(filepath.Join(b.store.Dir(b.plan.Run), "changes.jsonl")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("half taken", func(t *testing.T) { // stored, and then the call fails: closed again, and so on record
+		broken := halfDone{b.engine}
+		if given, err := grants.Give(t.Context(), broken, b.plan, []string{"half.example.com"}); err == nil || len(given) != 0 {
+			t.Errorf("granted %v", given)
+		}
+		if now, err := grants.Current(); err != nil || len(now) != 0 || slices.Contains(opened(), "half.example.com") {
+			t.Errorf("on record as granted: %v, %v; the engine allows %v", now, err, opened())
+		}
+	})
+	t.Run("changed by hand", func(t *testing.T) {
+		if _, err := grants.Give(t.Context(), b.engine, b.plan, []string{"byhand.example.com"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.engine.PolicyRemove(t.Context(), sbx.RuleRef{Sandbox: b.plan.Agent.Name, Resources: []string{"byhand.example.com"}}); err != nil {
+			t.Fatal(err)
+		}
+		if taken, err := grants.Take(t.Context(), b.engine, b.plan, nil); err != nil || len(taken) != 1 {
+			t.Errorf("a rule that is gone already: %v, %v", taken, err)
+		}
+		if _, err := b.engine.PolicyDeny(t.Context(), sbx.PolicyRule{Sandbox: b.plan.Agent.Name, Decision: sbx.Deny, Resources: []string{"kept-out.example.com"}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := grants.Give(t.Context(), b.engine, b.plan, []string{"kept-out.example.com:443"}); !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), "wins over a grant") {
+			t.Errorf("what the engine denies: %v", err)
+		}
+		if err := os.Remove(filepath.Join(b.store.Dir(b.plan.Run), "changes.jsonl")); err != nil {
+			t.Fatal(err)
+		}
+	})
 	var many []string
 	for i := range 40 {
 		many = append(many, "h"+strings.Repeat("x", i)+".example.com")
@@ -206,9 +309,8 @@ func TestGrantsOnAPairInPlace(t *testing.T) {
 	if _, err := grants.Give(t.Context(), b.engine, b.plan, many); !errors.Is(err, provision.ErrRefused) {
 		t.Errorf("40 grants: %v", err)
 	}
-	list, err := grants.Events()
-	if err != nil || len(list) != 3 {
-		t.Errorf("on record: %v, %v; want one grant and two revocations", list, err)
+	if _, err := grants.Give(t.Context(), b.engine, b.plan, []string{"last.example.com"}); err != nil {
+		t.Error(err)
 	}
 	if info, err := os.Stat(filepath.Join(b.store.Dir(b.plan.Run), "changes.jsonl")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the record: %v, %v", info, err)
@@ -216,4 +318,14 @@ func TestGrantsOnAPairInPlace(t *testing.T) {
 	if _, err := p.Release(t.Context(), "done", time.Minute); err != nil {
 		t.Error(err)
 	}
+}
+
+// halfDone is an engine that does what it is told and then fails.
+type halfDone struct{ *sbx.Client }
+
+func (h halfDone) PolicyAllow(ctx context.Context, rule sbx.PolicyRule) ([]string, error) {
+	if _, err := h.Client.PolicyAllow(ctx, rule); err != nil {
+		return nil, err
+	}
+	return nil, sbx.ErrConnectionLost
 }
