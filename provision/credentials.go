@@ -35,10 +35,14 @@ func ResolveCredentials(ctx context.Context, provider secrets.Provider, agent, g
 		return Credentials{}, err
 	}
 	if c.Agent.Equal(c.GitHub) {
-		return Credentials{}, fmt.Errorf("%w: %s and %s hold the same token; a pair needs two: one for the model only, one for the repository only",
-			secrets.ErrUnfit, agent, github)
+		return Credentials{}, Same(agent, github)
 	}
 	return c, nil
+}
+
+// Same is the error for two sources that hold one token. It matches [secrets.ErrUnfit].
+func Same(a, b secrets.Source) error {
+	return fmt.Errorf("%w: %s and %s hold the same token; a pair needs two: one for the model only, one for the repository only", secrets.ErrUnfit, a, b)
 }
 
 func wrap(role string, err error) error {

@@ -195,6 +195,9 @@ func TestSource(t *testing.T) {
 		{secrets.Source{File: filepath.Join(dir, "none")}, "", secrets.ErrMissing},
 		{secrets.Source{Command: []string{"printf", "value-of-command\n"}}, "value-of-command", nil},
 		{secrets.Source{Command: []string{"sh", "-c", "echo leaked-on-stderr >&2; exit 3"}}, "", secrets.ErrMissing},
+		{secrets.Source{Command: []string{"yes", "leaked"}}, "", secrets.ErrUnfit}, // without end
+		{secrets.Source{Command: []string{"true"}}, "", secrets.ErrMissing},
+		{secrets.Source{Command: []string{filepath.Join(dir, "none")}}, "", secrets.ErrMissing},
 		{secrets.Source{}, "", secrets.ErrMissing},
 	} {
 		t.Run(tt.source.String(), func(t *testing.T) {
@@ -227,6 +230,10 @@ func TestCheckToken(t *testing.T) {
 		{"AQ." + many, []string{"google"}},
 		{"hunter2", []string{"google"}}, // Google's have many shapes
 		{pat + " " + pat, nil},
+		{pat + "\n" + pat, nil},
+		{"\ufeff" + pat, nil},
+		{pat + "\u200b", nil},
+		{"hunter\xff", nil},
 		{secrets.GitHubPATPlaceholder, nil},
 		{"sk-ant-sbxproxymanaged0000000000000000", nil},
 	} {
@@ -257,10 +264,12 @@ func TestKeyringAndGH(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := t.TempDir()
-	script := "#!/bin/sh\n[ \"$*\" = \"auth token --hostname github.com\" ] || exit 1\necho gho_from_gh\n"
+	script := "#!/bin/sh\n[ \"$*\" = \"auth token --hostname github.com\" ] || exit 1\necho \"${GH_TOKEN:-${GITHUB_TOKEN:-gho_from_gh}}\"\n" // as gh does
 	if err := os.WriteFile(filepath.Join(bin, "gh"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv("GH_TOKEN", "the agent's")
+	t.Setenv("GITHUB_TOKEN", "another")
 	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 	for _, tt := range []struct {
 		source secrets.Source

@@ -9,9 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/zalando/go-keyring"
 )
@@ -109,12 +109,17 @@ func (s Source) resolve(ctx context.Context, lookup func(string) (string, bool))
 	case s.Keyring != "":
 		return readKeyring(ctx, s.Keyring)
 	case s.GH != "":
-		return runCommand(ctx, []string{"gh", "auth", "token", "--hostname", s.GH})
+		// With one of these set gh prints that, and not the login that was asked for.
+		v, err := runCommand(ctx, []string{"gh", "auth", "token", "--hostname", s.GH}, "GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN")
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
+			err = fmt.Errorf("%w (to log in: gh auth login --hostname %s)", err, s.GH)
+		}
+		return v, err
 	}
 	return Value{}, fmt.Errorf("%w: no source is configured", ErrMissing)
 }
 
-// maxCredential bounds what a file of a credential holds, in bytes.
+// maxCredential bounds what a file or a command has for a credential, in bytes.
 const maxCredential = 64 << 10
 
 func readFile(path string) (Value, error) {
@@ -136,20 +141,44 @@ func readFile(path string) (Value, error) {
 	return New(string(text)), nil
 }
 
-func runCommand(ctx context.Context, argv []string) (Value, error) {
+// runCommand runs argv without the variables in less.
+func runCommand(ctx context.Context, argv []string, less ...string) (Value, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.WaitDelay = time.Second
-	var out bytes.Buffer
-	cmd.Stdout = &out // standard error is dropped: a helper may echo the value there
-	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
+	cmd.Env = slices.DeleteFunc(cmd.Environ(), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains(less, name)
+	})
+	out := &bounded{stop: cancel}
+	cmd.Stdout = out // standard error is dropped: a helper may echo the value there
+	err := cmd.Run()
+	switch {
+	case out.over:
+		return Value{}, fmt.Errorf("%w: command %s prints more than %d bytes", ErrUnfit, filepath.Base(argv[0]), maxCredential)
+	case err != nil && ctx.Err() != nil:
+		err = ctx.Err()
+		fallthrough
+	case err != nil:
 		return Value{}, fmt.Errorf("%w: command %s: %w", ErrMissing, filepath.Base(argv[0]), err)
 	}
-	return New(out.String()), nil
+	return New(out.text.String()), nil
+}
+
+// bounded keeps what a command prints, and stops it when that cannot be a credential any more.
+type bounded struct {
+	text bytes.Buffer
+	over bool
+	stop func()
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.over = b.over || b.text.Len()+len(p) > maxCredential; b.over {
+		b.stop()
+		return len(p), nil
+	}
+	return b.text.Write(p)
 }
 
 // CheckToken refuses a token that by its shape alone cannot work on a repository of GitHub. what names it in the error,
@@ -205,8 +234,8 @@ func readKeyring(ctx context.Context, name string) (Value, error) {
 
 // checkText refuses what is no credential of any kind.
 func checkText(v Value, what string) error {
-	if strings.ContainsFunc(v.Reveal(), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
-		return unfit(what, "holds white space or control characters; was more than the token copied?")
+	if strings.ContainsFunc(v.Reveal(), func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return unfit(what, "holds white space, control characters or others that no token has; was more than the token copied, or is there a byte order mark before it?")
 	}
 	if Classify(v) == KindPlaceholder {
 		return unfit(what, "is a placeholder, not a credential; is this shell itself inside a sandbox?")

@@ -14,6 +14,7 @@ import (
 	"github.com/sbxpair/sbxpair/loop"
 	"github.com/sbxpair/sbxpair/pair"
 	"github.com/sbxpair/sbxpair/policy"
+	"github.com/sbxpair/sbxpair/provision"
 	"github.com/sbxpair/sbxpair/secrets"
 )
 
@@ -130,7 +131,7 @@ func changeCredential(ctx context.Context, a *app, run, which string, remove, dr
 	done := events.Rotated{Role: which, Removed: remove, Got: "nothing was done (--dry-run)"}
 	var value secrets.Value
 	if !remove {
-		if value, err = a.credential(ctx, role); err != nil {
+		if value, err = a.credential(ctx, role, plan); err != nil {
 			return err
 		}
 	}
@@ -156,8 +157,8 @@ func changeCredential(ctx context.Context, a *app, run, which string, remove, dr
 	}))
 }
 
-// credential fetches and checks a role's token as a run would.
-func (a *app) credential(ctx context.Context, role pair.Role) (secrets.Value, error) {
+// credential fetches and checks a role's token for a pair in place as a run would.
+func (a *app) credential(ctx context.Context, role pair.Role, plan provision.Plan) (secrets.Value, error) {
 	loaded, err := a.settings(nil)
 	if err != nil {
 		return secrets.Value{}, err
@@ -167,13 +168,25 @@ func (a *app) credential(ctx context.Context, role pair.Role) (secrets.Value, er
 	if err != nil {
 		return secrets.Value{}, &usageError{err}
 	}
-	source, check := c.Agent.Token, provider.CheckToken
+	source, check, other := c.Agent.Token, provider.CheckToken, c.GitHub.Token
 	if role == pair.RoleGitHub {
-		source, check = c.GitHub.Token, secrets.CheckToken
+		source, check, other = c.GitHub.Token, secrets.CheckToken, c.Agent.Token
+	} else if at := plan.Agent.Secret.Check; at != provider.Check { // the value would go to that host
+		return secrets.Value{}, &usageError{fmt.Errorf("the pair's agent has its model at %s, and the configuration names %s now: its token is of no use there", strings.Join(plan.Agent.Secret.Hosts, ", "), provider.Name)}
+	}
+	if at, err := policy.ParseGitHub(c.GitHub.Host); err != nil || role == pair.RoleGitHub && at.Host != plan.Host {
+		return secrets.Value{}, &usageError{fmt.Errorf("the pair is for %s, and the configuration names %s now: its token is of no use there", plan.Host, c.GitHub.Host)}
 	}
 	value, err := source.Resolve(ctx, os.LookupEnv)
 	if err == nil {
 		err = check(value, fmt.Sprintf("the %s token (%s)", role, source))
 	}
-	return value, err
+	if err != nil {
+		return secrets.Value{}, err
+	}
+	// The other role's need not be at hand to replace this one. If it is, it must be another: this would join what a pair splits.
+	if theirs, err := other.Resolve(ctx, os.LookupEnv); err == nil && theirs.Equal(value) {
+		return secrets.Value{}, provision.Same(source, other)
+	}
+	return value, nil
 }

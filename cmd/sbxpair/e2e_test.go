@@ -388,6 +388,12 @@ func TestStepByStep(t *testing.T) {
 	sbxpair(t, s, "github", "comment", "--number", "99", "--body", "x").want(t, 1, "404 Not Found")
 	sbxpair(t, s, "doctor", "-C", s.Work).want(t, 0, "ok", "engine")
 	sbxpair(t, s, "credential", "rotate", run).want(t, 0, "replaced the github sandbox's credential; asked from inside: accepted")
+	joined, elsewhere := *s, *s // neither may get what is the other's, or what is for another place
+	joined.Env = append(slices.Clone(s.Env), "GH_TOKEN="+s.Tokens[0].Reveal())
+	sbxpair(t, &joined, "credential", "rotate", run).want(t, 5, "hold the same token")
+	elsewhere.Env = append(slices.Clone(s.Env), "SBXPAIR_GITHUB_HOST=ghe.example.com", "SBXPAIR_AGENT_PROVIDER=openai", "SBXPAIR_AGENT_NAME=opencode")
+	sbxpair(t, &elsewhere, "credential", "rotate", run).want(t, 2, "the pair is for github.com")
+	sbxpair(t, &elsewhere, "credential", "rotate", run, "--role", "agent").want(t, 2, "its token is of no use there")
 	sbxpair(t, s, "credential", "remove", run, "--role", "agent").want(t, 0, "removed the agent sandbox's credential")
 	sbxpair(t, s, "exec", "--", "curl", "-s", "-H", "Authorization: Bearer "+secrets.GitHubPATPlaceholder, "https://api.github.com/copilot_internal/user").want(t, 0, "not bound")
 	sbxpair(t, s, "prune", "--force").want(t, 0, "nothing to prune") // it was left in place on purpose
