@@ -91,9 +91,6 @@ func (s Spec) closed(r sbx.Rule, res policy.Resource, plain bool) error {
 	return nil
 }
 
-// isFallback reports whether r is the engine's way to list that what nothing allows is denied.
-func isFallback(r sbx.Rule) bool { return strings.HasPrefix(r.Name+r.ID, "default-deny-all") }
-
 // opened decides about one resource that the engine opens and the spec does not.
 func (p Plan) opened(s Spec, r sbx.Rule, res policy.Resource, listed []sbx.Rule, out *extra) error {
 	if slices.ContainsFunc(listed, func(d sbx.Rule) bool {

@@ -236,7 +236,7 @@ func (s Spec) deniedBy(listed []sbx.Rule, resource string) string {
 		return ""
 	}
 	for _, r := range listed {
-		if r.Decision != sbx.Deny || r.Inactive || r.Sandbox != "" && r.Sandbox != s.Name || len(r.Methods)+len(r.HTTPTargets) > 0 || isFallback(r) {
+		if r.Decision != sbx.Deny || !concerns(r, s) || len(r.Methods)+len(r.HTTPTargets) > 0 || isFallback(r) {
 			continue
 		}
 		for _, text := range r.Resources {
