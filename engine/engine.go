@@ -13,7 +13,6 @@ import (
 
 	"github.com/sbxpair/sbxpair/engine/ports"
 	"github.com/sbxpair/sbxpair/engine/settings"
-	"github.com/sbxpair/sbxpair/engine/statefile"
 )
 
 // An Engine makes and runs the sandboxes of one state. It is safe for concurrent use.
@@ -82,6 +81,9 @@ func (e *Engine) Create(ctx context.Context, spec CreateSpec) (Record, error) {
 		return Record{}, err
 	}
 	if err := e.Stores.Ready(); err != nil {
+		return Record{}, err
+	}
+	if err := checkEnv(spec.Env); err != nil {
 		return Record{}, err
 	}
 	workspaces, err := e.checkWorkspaces(spec.Workspaces)
@@ -399,21 +401,6 @@ func (e *Engine) end(ctx context.Context, r *Record) error {
 	}
 	r.Status, r.Process, r.ProcessStart = Stopped, 0, 0
 	return e.save(*r)
-}
-
-// saveDisk writes what the sandbox changed outside its workspaces beside its record; the old one stays until it is whole.
-func (e *Engine) saveDisk(ctx context.Context, r Record) error {
-	tmp := e.upperTar(r.Name) + ".new"
-	if err := os.Remove(tmp); err != nil && !os.IsNotExist(err) {
-		return err
-	}
-	if err := e.runsc(ctx, saveTimeout, r, "tar", "rootfs-upper", "--file="+tmp, containerID(r.ID)); err != nil {
-		return errors.Join(fmt.Errorf("save the disk: %w", err), os.RemoveAll(tmp))
-	}
-	if err := statefile.Sync(tmp); err != nil { // or a power cut could leave the new name without its content
-		return errors.Join(fmt.Errorf("save the disk: %w", err), os.RemoveAll(tmp))
-	}
-	return os.Rename(tmp, e.upperTar(r.Name))
 }
 
 // Remove ends the sandbox, whatever its state, and removes its disk, rules and secrets. The error matches ErrNotFound.

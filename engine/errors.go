@@ -11,6 +11,7 @@ var (
 	ErrExists     = errors.New("sandbox already exists with this name") // sbx's detail of its 409
 	ErrNotRunning = errors.New("sandbox is not running")
 	ErrDaemon     = errors.New("daemon is not reachable")
+	ErrText       = errors.New("not UTF-8, and would arrive as something else")
 )
 
 // A NameError is a sandbox name that sbx 0.43 and later would refuse.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -191,6 +192,26 @@ func (e *Engine) killExec(ctx context.Context, r Record, mark string) error {
 	return nil
 }
 
+// checkText refuses what is not UTF-8: it travels to gVisor as JSON, which would put other bytes in its place without a word.
+func checkText(what string, list ...string) error {
+	for _, text := range list {
+		if !utf8.ValidString(text) {
+			return fmt.Errorf("%w: %s %q", ErrText, what, text[:min(len(text), 80)])
+		}
+	}
+	return nil
+}
+
+// checkEnv is checkText for variables, whose values no error tells.
+func checkEnv(env []string) error {
+	for _, kv := range env {
+		if name, _, _ := strings.Cut(kv, "="); !utf8.ValidString(kv) {
+			return fmt.Errorf("%w: variable %q", ErrText, name)
+		}
+	}
+	return nil
+}
+
 // helper runs our own program inside the sandbox.
 func (e *Engine) helper(ctx context.Context, r Record, stdin io.Reader, stdout io.Writer, args ...string) (execResult, error) {
 	var stderr bytes.Buffer
@@ -216,6 +237,9 @@ type execResult struct {
 func (e *Engine) execute(ctx context.Context, r Record, proc sentry.Process, spec ExecSpec, pidFile string) (execResult, error) {
 	if !filepath.IsAbs(proc.Dir) {
 		return execResult{}, fmt.Errorf("working directory %q is not absolute", proc.Dir)
+	}
+	if err := errors.Join(checkText("argument", proc.Argv...), checkEnv(proc.Env), checkText("working directory", proc.Dir)); err != nil {
+		return execResult{}, err
 	}
 	name, argv := proc.Argv[0], proc.Argv
 	var p plumbing

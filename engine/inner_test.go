@@ -244,8 +244,25 @@ func TestCgroups(t *testing.T) {
 		}
 	}
 	r := Record{MemoryMiB: 512, CPUs: 2, Pids: 100}
-	if got := resources(r); *got.Memory.Limit != 512<<20 || got.Pids.Limit != 100 || *got.CPU.Quota != 200_000 || *got.CPU.Period != 100_000 {
+	if got := resources(r, 0); *got.Memory.Limit != 512<<20 || got.Pids.Limit != 100 || *got.CPU.Quota != 200_000 || *got.CPU.Period != 100_000 {
 		t.Errorf("resources of %+v: %+v", r, got)
+	}
+	if got := *resources(r, 100<<20).Memory.Limit; got != 812<<20 { // a disk is held in memory while it is read in
+		t.Errorf("with a disk of 100 MiB: %d MiB, want 812", got>>20)
+	}
+	if got, most := *resources(r, 1<<50).Memory.Limit, int64(512+hostMemoryMiB()/2)<<20; got > most+1<<20 {
+		t.Errorf("with a disk of a PiB: %d, want at most %d", got, most)
+	}
+	limit := filepath.Join(t.TempDir(), "memory", cgroupPath(r), "memory.limit_in_bytes")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(limit), 0o755), os.WriteFile(limit, []byte("1048576\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	r.Limits = limitsCgroup
+	takeBack := lendMemory(filepath.Dir(filepath.Dir(filepath.Dir(limit))), r)
+	lent, _ := os.ReadFile(limit)
+	takeBack()
+	if back, err := os.ReadFile(limit); err != nil || string(back) != "1048576\n" || len(lent) <= len("1048576") {
+		t.Errorf("lent %s, then back to %s (%v)", lent, back, err)
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,10 +66,11 @@ func tryCgroups(root string) string {
 	return limitsCgroup
 }
 
-func resources(r Record) *specs.LinuxResources {
+// resources are the limits of a sandbox that starts from a disk of so many bytes.
+func resources(r Record, disk int64) *specs.LinuxResources {
 	res := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: int64(r.Pids)}}
 	if r.MemoryMiB > 0 {
-		limit := int64(r.MemoryMiB) << 20
+		limit := int64(r.MemoryMiB)<<20 + diskMemory(disk)
 		res.Memory = &specs.LinuxMemory{Limit: &limit}
 	}
 	if r.CPUs > 0 {
@@ -76,6 +79,37 @@ func resources(r Record) *specs.LinuxResources {
 		res.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
 	}
 	return res
+}
+
+// diskMemory is what gVisor needs on top of a sandbox's memory to take in a disk of so many bytes: it holds the whole disk,
+// in buffers that grow by doubling (v0.0.0-20260905: tarDefaultReaderCallbacks). A sandbox that is killed for it would never
+// start again.
+func diskMemory(disk int64) int64 {
+	most := int64(hostMemoryMiB()) << 19 // half of the machine's
+	return min(3*disk, most)
+}
+
+// lendMemory lifts the memory limit of a sandbox that writes its disk out, which it does file by file, each held whole, by as
+// much as its largest file may need and half of what the machine has free. The func takes it back; a sandbox that ends needs none.
+func lendMemory(root string, r Record) (takeBack func()) {
+	if r.Limits != limitsCgroup {
+		return func() {}
+	}
+	lent := min(diskLimit(r), meminfoMiB("MemAvailable")<<19)
+	for _, path := range []string{filepath.Join(root, "memory", cgroupPath(r), "memory.limit_in_bytes"), filepath.Join(root, cgroupPath(r), "memory.max")} {
+		old, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		limit, err := strconv.ParseInt(strings.TrimSpace(string(old)), 10, 64)
+		if err != nil || limit > math.MaxInt64-lent { // "max"
+			continue
+		}
+		if os.WriteFile(path, strconv.AppendInt(nil, limit+lent, 10), 0) == nil { // else it has what it has
+			return func() { os.WriteFile(path, old, 0) }
+		}
+	}
+	return func() {}
 }
 
 // cgroupTimeout bounds the wait for the last processes of a killed sandbox: the stubs in which its programs ran die after it.
@@ -109,14 +143,17 @@ func removeCgroups(ctx context.Context, root string, r Record) error {
 }
 
 // hostMemoryMiB is the machine's memory, or 0 if it is not known.
-func hostMemoryMiB() int {
+func hostMemoryMiB() int { return int(meminfoMiB("MemTotal")) }
+
+// meminfoMiB is a line of the kernel's account of the machine's memory, or 0.
+func meminfoMiB(name string) int64 {
 	data, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0
 	}
-	var kib int
+	var kib int64
 	for line := range strings.Lines(string(data)) {
-		if _, err := fmt.Sscanf(line, "MemTotal: %d kB", &kib); err == nil {
+		if _, err := fmt.Sscanf(line, name+": %d kB", &kib); err == nil {
 			return kib >> 10
 		}
 	}

@@ -24,7 +24,8 @@ import (
 const (
 	startTimeout  = 30 * time.Second
 	deleteTimeout = 15 * time.Second
-	saveTimeout   = 5 * time.Minute // the disk's changes are written out; they may be large
+	startEachMiB  = 100 * time.Millisecond // of a disk that is read in
+	saveTimeout   = 5 * time.Minute        // the disk's changes are written out; they may be large
 )
 
 // containerID names the sandbox to gVisor: short, since gVisor makes a socket path of it.
@@ -43,7 +44,7 @@ func (e *Engine) runscArgs(r Record, args ...string) []string {
 	dir := e.State.SandboxDir(r.Name)
 	flags := []string{
 		"_runsc", "--root=" + e.runscRoot(r.ID), "--platform=systrap", "--network=none", "--host-uds=open",
-		"--overlay2=root:dir=" + dir + ",size=" + strconv.Itoa(cmp.Or(r.DiskGiB, 1)) + "g",
+		"--overlay2=root:dir=" + dir + ",size=" + strconv.Itoa(diskGiB(r)) + "g",
 		// The default makes a bind mount in our runtime folder that stays there.
 		"--gofer-network-namespace=new",
 		"--log=" + filepath.Join(dir, "runsc.log"), "--log-format=json", "--allow-rootfs-tar-annotation",
@@ -71,11 +72,18 @@ func (e *Engine) command(ctx context.Context, r Record, args ...string) *exec.Cm
 
 // runsc runs one gVisor command to its end. An error carries gVisor's last words.
 func (e *Engine) runsc(ctx context.Context, timeout time.Duration, r Record, args ...string) error {
+	return e.runscWith(ctx, timeout, r, nil, args...)
+}
+
+// runscWith is runsc for a command that gets files, as descriptors from 3 on.
+func (e *Engine) runscWith(ctx context.Context, timeout time.Duration, r Record, files []*os.File, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	log := filepath.Join(e.State.SandboxDir(r.Name), "runsc.log")
 	os.Truncate(log, 0) // it grows by a few lines a command; only the last ones are ever read
-	err := e.command(ctx, r, args...).Run()
+	cmd := e.command(ctx, r, args...)
+	cmd.ExtraFiles = files
+	err := cmd.Run()
 	if err == nil {
 		return nil
 	}
@@ -106,7 +114,7 @@ func lastError(path string) string {
 
 // boot starts the sandbox from its bundle and returns when its process 1 is ready. The record gets the process.
 func (e *Engine) boot(ctx context.Context, r *Record) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout+time.Duration(e.diskSize(r.Name)>>20)*startEachMiB)
 	defer cancel()
 	dir := e.State.SandboxDir(r.Name)
 	if err := errors.Join(e.State.makeRuntime(), os.MkdirAll(e.runscRoot(r.ID), 0o700)); err != nil {

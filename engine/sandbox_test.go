@@ -1138,6 +1138,25 @@ func TestDiskLimit(t *testing.T) {
 	if out, errs, code := run(t, e, r, engine.ExecSpec{Argv: []string{"fallocate", "-l", "1100M", "/usr/b"}}); code == 0 {
 		t.Errorf("1.1 GB were had of 1 GiB: %s%s", out, errs)
 	}
+	// Holes cost a sandbox nothing, and the host the zeros that are written in their place.
+	sh(t, e, r, "rm -f /usr/b; truncate -s 900T /home/agent/hole")
+	if _, err := e.Stop(t.Context(), "demo"); !errors.Is(err, engine.ErrDisk) {
+		t.Errorf("stop with a hole of 900 TB: %v, want ErrDisk", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(e.State.SandboxDir("demo"), "*.new")); err != nil || left != nil {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+	enginetest.Eventually(t, "it does not go on", func() bool { // its kernel makes room for the zeros first, and may end by that
+		r, _, _, err := e.Ensure(t.Context(), "demo")
+		if err != nil {
+			return false
+		}
+		_, err = e.Exec(t.Context(), r, engine.ExecSpec{Argv: []string{"rm", "-f", "/home/agent/hole"}})
+		return err == nil
+	})
+	if _, err := e.Stop(t.Context(), "demo"); err != nil {
+		t.Errorf("stop without the hole: %v", err)
+	}
 }
 
 // The daemon and the sandbox outlive the command that started them, and hold nothing that its caller had open.

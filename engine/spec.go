@@ -91,7 +91,7 @@ func (e *Engine) writeBundle(r Record) error {
 	}
 	if r.Limits == limitsCgroup {
 		spec.Linux.CgroupsPath = cgroupPath(r)
-		spec.Linux.Resources = resources(r)
+		spec.Linux.Resources = resources(r, e.diskSize(r.Name))
 	}
 	data, err := json.Marshal(spec)
 	if err != nil {

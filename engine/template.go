@@ -206,7 +206,10 @@ func (e *Engine) keepTemplate(ctx context.Context, t Template, fresh string, upp
 			return t, err
 		}
 		w := bufio.NewWriterSize(f, 256<<10)
-		err = upper(io.MultiWriter(w, h))
+		room, err := image.Room(tmp)
+		if err == nil {
+			err = upper(image.Limit(io.MultiWriter(w, h), room))
+		}
 		fi, statErr := f.Stat()
 		if err := errors.Join(err, w.Flush(), statErr, f.Sync(), f.Close()); err != nil {
 			return t, err

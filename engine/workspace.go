@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 )
 
 // systemDirs are never mounted, nor anything below them: they are the host's own state, or come with the root anyway.
@@ -53,6 +54,9 @@ func (e *Engine) checkWorkspaces(list []Workspace) ([]Workspace, error) {
 		}
 		if i == 0 && w.ReadOnly {
 			return nil, &WorkspaceError{w.Path, "primary workspace must be read/write (remove ':ro' or ':readonly')"}
+		}
+		if !utf8.ValidString(w.Path) || !utf8.ValidString(source) {
+			return nil, &WorkspaceError{w.Path, "is not UTF-8"}
 		}
 		if reason := e.refuse(w.Path); reason != "" {
 			return nil, &WorkspaceError{w.Path, reason}

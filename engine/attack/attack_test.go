@@ -12,6 +12,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -244,6 +245,7 @@ func newHost(t *testing.T) *host {
 		"file-capabilities":   h.noSetuid,
 		"limit-forks":         h.neighbourLives,
 		"limit-disk":          h.neighbourLives,
+		"limit-holes":         h.holesStayHoles,
 		"limit-memory":        h.neighbourLives,
 		"limit-connections":   h.neighbourLives,
 		"limit-http2-resets":  h.neighbourLives,
@@ -516,6 +518,14 @@ func (h *host) neighbourLives(t *testing.T) {
 	if box := h.boxes["mallory"]; h.run("mallory", "connect-denied").Through != "" {
 		t.Errorf("%s does not get an answer any more", box.Name)
 	}
+}
+
+// holesStayHoles asks for the disk to be kept, which is refused.
+func (h *host) holesStayHoles(t *testing.T) {
+	if _, err := h.engine.Stop(t.Context(), h.boxes["disk"].Name); !errors.Is(err, engine.ErrDisk) {
+		t.Errorf("stop: %v, want ErrDisk", err)
+	}
+	h.neighbourLives(t)
 }
 
 func (h *host) logWhole(t *testing.T) {

@@ -410,6 +410,18 @@ func limitAttempts() []attempt {
 			}
 			return "", errors.New("2 GiB are written")
 		}},
+		{name: "limit-holes", from: "disk", what: "a file that is one hole of a hundred thousand times the limit, which the host would write out as zeros when it keeps the disk", try: func(_ context.Context, _ *attacker) (string, error) {
+			os.Remove("/tmp/full") // of the attempt before
+			f, err := os.Create("/tmp/hole")
+			if err != nil {
+				return "", err
+			}
+			defer f.Close()
+			if err := f.Truncate(100 << 40); err != nil {
+				return fmt.Sprint(err), nil
+			}
+			return "made; the host refuses to keep it", nil
+		}},
 		{name: "limit-memory", from: "memory", what: "taking all memory", try: func(context.Context, *attacker) (string, error) {
 			var keep [][]byte
 			for range 4 << 10 {

@@ -6,12 +6,14 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -235,6 +237,46 @@ func TestUnpackRefuses(t *testing.T) {
 	}
 	if data, err := os.ReadFile(secret); err != nil || string(data) != "host's" {
 		t.Errorf("the host's file is %q, %v", data, err)
+	}
+}
+
+// holes packs a file that is nothing but a hole of size bytes (GNU sparse 1.0), which takes two kilobytes here.
+func holes(t *testing.T, size int64) []byte {
+	record := func(name, value string) string {
+		n := len(name) + len(value) + 3
+		for s := ""; ; n = len(s) {
+			if s = fmt.Sprintf("%d %s=%s\n", n, name, value); len(s) == n {
+				return s
+			}
+		}
+	}
+	real := strconv.FormatInt(size, 10)
+	pax := pack(t, file("pax", record("GNU.sparse.major", "1")+record("GNU.sparse.minor", "0")+record("GNU.sparse.name", "hole")+record("GNU.sparse.realsize", real)))
+	pax = pax[:len(pax)-1024]  // without its end
+	pax[156] = tar.TypeXHeader // the writer makes none by hand
+	copy(pax[148:156], "        ")
+	sum := 0
+	for _, b := range pax[:512] {
+		sum += int(b)
+	}
+	copy(pax[148:156], fmt.Sprintf("%06o\x00 ", sum))
+	return append(pax, pack(t, file("x", "1\n"+real+"\n0\n"+strings.Repeat("\x00", 512)[:512-len(real)-5]))...)
+}
+
+// A few kilobytes do not become more than the disk holds.
+func TestBombs(t *testing.T) {
+	if got, err := unpack(t, docker(t, holes(t, 1<<20))); err != nil || len(got["hole"]) != 1<<20 {
+		t.Fatalf("a small hole: %d bytes, %v", len(got["hole"]), err)
+	}
+	if _, err := unpack(t, docker(t, holes(t, 1<<55))); !errors.Is(err, ErrRoom) {
+		t.Errorf("a hole of 32 PiB: %v, want ErrRoom", err)
+	}
+	w := Limit(io.Discard, 10)
+	if _, err := w.Write(make([]byte, 8)); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.Write(make([]byte, 3)); !errors.Is(err, ErrRoom) {
+		t.Errorf("11 bytes of 10: %v, want ErrRoom", err)
 	}
 }
 

@@ -12,9 +12,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Bounds of an unpacked image.
@@ -43,7 +46,11 @@ func (a *Archive) Unpack(ctx context.Context, img Image, dir string, owners bool
 		return 0, err
 	}
 	defer root.Close()
-	u := &unpacker{root: root, owners: owners, modes: map[string]fs.FileMode{}}
+	room, err := Room(dir)
+	if err != nil {
+		return 0, err
+	}
+	u := &unpacker{root: root, owners: owners, modes: map[string]fs.FileMode{}, room: room}
 	for i, name := range img.layers {
 		err := a.Layer(ctx, img, i, func(r io.Reader) error { return u.layer(r) })
 		if err != nil {
@@ -59,6 +66,40 @@ func (a *Archive) Unpack(ctx context.Context, img Image, dir string, owners bool
 		}
 	}
 	return u.bytes, nil
+}
+
+// spare is what is left free on the file system that an image goes to.
+const spare = 1 << 30
+
+// Room returns how many bytes an image may take in the folder dir. An archive of a few kilobytes can hold any number of them:
+// packed, or as the holes of a file.
+func Room(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("free space of %s: %w", dir, err)
+	}
+	free := min(st.Bavail, math.MaxInt64>>20) * uint64(st.Bsize)
+	return min(maxBytes, int64(free)-spare), nil
+}
+
+// ErrRoom matches the error for an image that takes more than there is room for.
+var ErrRoom = errors.New("the image is too large for the disk it goes to")
+
+// Limit, for what is not unpacked, returns a writer to w that takes room bytes and no more; its error then matches ErrRoom.
+func Limit(w io.Writer, room int64) io.Writer { return &limited{w, room} }
+
+type limited struct {
+	w    io.Writer
+	room int64
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if int64(len(p)) > l.room {
+		return 0, ErrRoom
+	}
+	n, err := l.w.Write(p)
+	l.room -= int64(n)
+	return n, err
 }
 
 // Layers returns the number of layers.
@@ -114,7 +155,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	}
 	n, err := b.r.Read(p)
 	if b.left -= int64(n); b.left < 0 {
-		return n, errors.New("the image is too large")
+		return n, ErrRoom
 	}
 	return n, err
 }
@@ -127,6 +168,7 @@ type unpacker struct {
 	modes  map[string]fs.FileMode // of folders, set at the end
 	files  int
 	bytes  int64
+	room   int64 // most bytes of files
 }
 
 func (u *unpacker) layer(r io.Reader) error {
@@ -192,6 +234,9 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader, mine map[string]bool)
 		}
 		u.modes[at] = mode
 	case tar.TypeReg:
+		if h.Size > u.room-u.bytes { // before a byte is written
+			return ErrRoom
+		}
 		if err := u.file(at, mode, content); err != nil {
 			return err
 		}
