@@ -420,7 +420,7 @@ func (h *host) limited(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	h.create(t, name, dir)
-	if r := h.boxes[name]; name != "disk" && strings.HasPrefix(r.Limits, "none") {
+	if r := h.boxes[name]; name != "disk" && name != "holes" && strings.HasPrefix(r.Limits, "none") {
 		t.Skipf("limits: %s", r.Limits)
 	}
 }
@@ -522,7 +522,7 @@ func (h *host) neighbourLives(t *testing.T) {
 
 // holesStayHoles asks for the disk to be kept, which is refused.
 func (h *host) holesStayHoles(t *testing.T) {
-	if _, err := h.engine.Stop(t.Context(), h.boxes["disk"].Name); !errors.Is(err, engine.ErrDisk) {
+	if _, err := h.engine.Stop(t.Context(), h.boxes["holes"].Name); !errors.Is(err, engine.ErrDisk) {
 		t.Errorf("stop: %v, want ErrDisk", err)
 	}
 	h.neighbourLives(t)

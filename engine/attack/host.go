@@ -410,8 +410,7 @@ func limitAttempts() []attempt {
 			}
 			return "", errors.New("2 GiB are written")
 		}},
-		{name: "limit-holes", from: "disk", what: "a file that is one hole of a hundred thousand times the limit, which the host would write out as zeros when it keeps the disk", try: func(_ context.Context, _ *attacker) (string, error) {
-			os.Remove("/tmp/full") // of the attempt before
+		{name: "limit-holes", from: "holes", what: "a file that is one hole of a hundred thousand times the limit, which the host would write out as zeros when it keeps the disk", try: func(_ context.Context, _ *attacker) (string, error) {
 			f, err := os.Create("/tmp/hole")
 			if err != nil {
 				return "", err
