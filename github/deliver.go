@@ -163,7 +163,7 @@ var runForm = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}$`)
 // the tree that was really built in the sandbox is judged by the gate again before anything is pushed.
 //
 // Errors beside those of the client: ErrNoChanges, ErrEmptyRepository, ErrArchived, ErrBadBundle, ErrBaseMissing, a
-// [*RefusedError] of the gate, a [*BranchMovedError], a [*PushError]. After any of them the work is where it was, and Deliver can
+// [*RefusedError] of the gate, a [*BranchMovedError], a [*PushError], ErrPullClosed. After any of them the work is where it was, and Deliver can
 // be called again. On an error the result holds what was done until then.
 func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, error) {
 	done := Delivered{Repo: d.Repo, Branch: d.Branch, Head: d.Head}
@@ -393,8 +393,14 @@ func keepPullRequest(ctx context.Context, c *Client, r, fork Repo, d Delivery) (
 	p, err := c.CreatePullRequest(ctx, r, NewPullRequest{
 		Title: d.Title, Body: d.Body, Head: head, Base: d.BaseBranch, Ready: d.Ready, DraftOptional: d.DraftOptional, Op: op,
 	})
-	if err != nil || !p.Existed {
+	switch {
+	case err != nil || !p.Existed:
 		return p, err
+	case p.Merged:
+		p.Notes = append(p.Notes, "the pull request is merged already")
+		return p, nil
+	case p.State != "open":
+		return p, fmt.Errorf("%w: #%d of %s; open it again there to have the rest delivered", ErrPullClosed, p.Number, r)
 	}
 	if !op.in(p.Body) {
 		p.Notes = append(p.Notes, "the pull request was not opened by this run: its text was left as it is")

@@ -176,13 +176,14 @@ func situations() []situation {
 		}
 	}
 	fork := Repo{"friend", "app"}
+	known := func(b *bench, d *Delivery) { d.Known = []string{b.git(b.work, "rev-parse", "HEAD")} }
 	return []situation{
 		{name: "clean"},
 		{name: "second delivery", setup: func(b *bench) {
 			if _, err := b.deliver(); err != nil {
 				b.t.Fatal(err)
 			}
-		}, edit: func(b *bench, d *Delivery) { d.Known = []string{b.git(b.work, "rev-parse", "HEAD")} }},
+		}, edit: known},
 		{name: "for an issue, which its merge closes", setup: func(b *bench) { b.AddIssue("octo/app", "octo", "Broken", "It is.") },
 			edit: func(_ *bench, d *Delivery) { d.Issue, d.Closes = 1, true; d.Body += "\n\nfixes #7" }, check: func(t *testing.T, got Delivered, _ error) {
 				if b := got.PullRequest.Body; !strings.Contains(b, "\n\nCloses #1.\n") || !strings.Contains(b, "`fixes #7`") {
@@ -232,6 +233,29 @@ func situations() []situation {
 			}
 			b.pushed("octo/app", b.base, "sbxpair/r1")
 		}, check: noted("not opened by this run")},
+		{name: "somebody closed the pull request", setup: func(b *bench) {
+			got, err := b.deliver()
+			if err == nil {
+				_, err = b.client.ClosePullRequest(b.t.Context(), repoApp, got.PullRequest.Number)
+			}
+			if err != nil {
+				b.t.Fatal(err)
+			}
+		}, edit: known, git: ErrPullClosed, api: ErrPullClosed, finish: "open it again", check: detail("#1 of octo/app"), solve: func(b *bench) {
+			open := "open"
+			if _, err := b.client.UpdatePullRequest(b.t.Context(), repoApp, 1, PullRequestUpdate{State: &open}); err != nil {
+				b.t.Fatal(err)
+			}
+		}},
+		{name: "somebody merged the pull request", setup: func(b *bench) {
+			got, err := b.deliver(func(d *Delivery) { d.Ready = true })
+			if err == nil {
+				_, _, err = b.client.gh.PullRequests.Merge(b.t.Context(), "octo", "app", got.PullRequest.Number, "", nil)
+			}
+			if err != nil {
+				b.t.Fatal(err)
+			}
+		}, edit: known, check: noted("merged already")},
 		{name: "replication lag: the branch is not seen yet", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.Lag, Op: "pulls/create", Times: 2}) }},
 		{name: "replication lag: the list of pull requests is old", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.Lag, Op: "pulls/list", Times: 1}) }},
 		{name: "drafts are not allowed", setup: func(b *bench) { b.Inject(hub.Fault{Kind: hub.NoDraft, Op: "pulls/create"}) }, git: ErrValidation, api: ErrValidation,

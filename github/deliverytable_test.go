@@ -79,7 +79,7 @@ func ending(err error) string {
 	}{
 		{nil, "done"}, {context.Canceled, "ended"}, {ErrUnauthorized, "credential refused"}, {ErrRateLimited, "rate limit"}, {ErrServer, "GitHub failed"},
 		{ErrNoChanges, "nothing to do"}, {ErrEmptyRepository, "empty repository"}, {ErrArchived, "archived"}, {ErrBaseMissing, "base not on GitHub"}, {ErrBadBundle, "bundle refused"},
-		{ErrBlockedByPolicy, "blocked by policy"}, {ErrBranchMoved, "branch of somebody else"}, {ErrPushRefused, "push refused"}, {ErrRefused, "refused by the gate"}, {ErrForbidden, "permission missing"},
+		{ErrBlockedByPolicy, "blocked by policy"}, {ErrBranchMoved, "branch of somebody else"}, {ErrPullClosed, "closed by somebody"}, {ErrPushRefused, "push refused"}, {ErrRefused, "refused by the gate"}, {ErrForbidden, "permission missing"},
 		{ErrNotFound, "not found"}, {ErrValidation, "not accepted"}, {ErrNetwork, "not reached"}, {ErrTooLarge, "too large"}, {ErrOutOfBounds, "out of bounds"},
 	} {
 		if err == k.kind || k.kind != nil && errors.Is(err, k.kind) {

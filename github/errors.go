@@ -48,6 +48,8 @@ var (
 	ErrBadBundle = errors.New("the bundle cannot be delivered")
 	// ErrBranchMoved: the branch on GitHub holds commits that this run did not put there.
 	ErrBranchMoved = errors.New("the branch holds commits of somebody else")
+	// ErrPullClosed: somebody closed the run's pull request, and that is not undone.
+	ErrPullClosed = errors.New("somebody closed the pull request")
 	// ErrPushRefused: GitHub refused the push by a rule of the repository (protection, push protection, file size).
 	ErrPushRefused = errors.New("GitHub refused the push")
 	// ErrTool: a program that the sandbox needs (sh, curl, git) is missing or too old.

@@ -143,7 +143,7 @@ func (c *Client) Repository(ctx context.Context, r Repo) (RepoInfo, error) {
 	}
 	g, _, err := c.gh.Repositories.Get(ctx, r.Owner, r.Name)
 	if blocked := (*BlockedError)(nil); errors.As(err, &blocked) && blocked.Redirected {
-		return RepoInfo{}, fmt.Errorf("read repository %s: it has another name now, which the sandbox's rules do not know: name it by that: %w", r, unwrap(err))
+		return RepoInfo{}, fmt.Errorf("read repository %s: it has another name now, which the sandbox's rules do not know: name it by that (--repo OWNER/NAME): %w", r, unwrap(err))
 	}
 	if err != nil {
 		return RepoInfo{}, fail("read repository "+r.String(), err)
@@ -299,19 +299,29 @@ func headParts(r Repo, head string) (owner, branch string) {
 // GitHub ignores a head filter without owner and may return another branch at the same commit (gitops-promoter#1417,
 // octokit.js#2056), so every answer's head is compared.
 func (c *Client) FindPullRequest(ctx context.Context, r Repo, head, base string) (found PullRequest, ok bool, err error) {
-	return c.findPull(ctx, r, head, base, "open")
+	return c.findPull(ctx, r, head, base, Op{})
 }
 
-func (c *Client) findPull(ctx context.Context, r Repo, head, base, state string) (found PullRequest, ok bool, err error) {
+// findPull is FindPullRequest that also takes one which this Op opened and which is closed by now, if there is no open one.
+func (c *Client) findPull(ctx context.Context, r Repo, head, base string, op Op) (found PullRequest, ok bool, err error) {
 	owner, branch := headParts(r, head)
+	state := "open"
+	if op.Marker() != "" {
+		state = "all"
+	}
 	err = pages(maxPages, func(page int) (*gh.Response, bool, error) {
 		list, resp, err := c.gh.PullRequests.List(ctx, r.Owner, r.Name, &gh.PullRequestListOptions{
 			State: state, Head: owner + ":" + branch, Base: base, ListOptions: gh.ListOptions{Page: page, PerPage: perPage},
 		})
 		for _, p := range list {
-			if p.GetHead().GetRef() == branch && strings.EqualFold(p.GetHead().GetRepo().GetOwner().GetLogin(), owner) && (base == "" || p.GetBase().GetRef() == base) {
+			if p.GetHead().GetRef() != branch || !strings.EqualFold(p.GetHead().GetRepo().GetOwner().GetLogin(), owner) || base != "" && p.GetBase().GetRef() != base {
+				continue
+			}
+			if open := p.GetState() == "open"; open || !ok && op.in(p.GetBody()) {
 				found, ok = pullOf(p), true
-				return resp, true, nil
+				if open {
+					return resp, true, nil
+				}
 			}
 		}
 		return resp, false, err
@@ -331,8 +341,8 @@ func (c *Client) GetPullRequest(ctx context.Context, r Repo, number int) (PullRe
 	return pullOf(p), nil
 }
 
-// CreatePullRequest opens a pull request, or returns the open one of the same head and base, with Existed set and as it is. It
-// is a draft unless n.Ready.
+// CreatePullRequest opens a pull request, or returns the open one of the same head and base, with Existed set and as it is; or
+// the one that the same Op opened and somebody closed. It is a draft unless n.Ready.
 func (c *Client) CreatePullRequest(ctx context.Context, r Repo, n NewPullRequest) (PullRequest, error) {
 	owner, branch := headParts(r, n.Head)
 	if !ownerForm.MatchString(owner) || !ValidBranch(branch) || !ValidBranch(n.Base) {
@@ -342,7 +352,7 @@ func (c *Client) CreatePullRequest(ctx context.Context, r Repo, n NewPullRequest
 	if owner != r.Owner {
 		head = owner + ":" + branch
 	}
-	find := func(ctx context.Context) (PullRequest, bool, error) { return c.FindPullRequest(ctx, r, n.Head, n.Base) }
+	find := func(ctx context.Context) (PullRequest, bool, error) { return c.findPull(ctx, r, n.Head, n.Base, n.Op) }
 	if p, ok, err := find(ctx); err != nil || ok {
 		p.Existed = ok
 		return p, err

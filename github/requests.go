@@ -168,6 +168,10 @@ func parseRequest(v *verdict, text []byte) Request {
 		v.refuse(ReasonField, "", "is no JSON object")
 		return Request{}
 	}
+	if name, twice := namedTwice(text); twice {
+		v.refuse(ReasonField, "", fmt.Sprintf("%q is there twice", oneLine(name, 40)))
+		return Request{}
+	}
 	var req Request
 	if json.Unmarshal(raw["kind"], &req.Kind) != nil {
 		v.refuse(ReasonField, "", "kind is missing or no text")
@@ -195,6 +199,37 @@ func parseRequest(v *verdict, text []byte) Request {
 		v.refuse(ReasonField, "", fmt.Sprintf("%q is no field of %s", oneLine(name, 40), req.Kind))
 	}
 	return req
+}
+
+// namedTwice finds a field that a JSON object has more than once: which of them counts would be for us to guess.
+func namedTwice(object []byte) (name string, twice bool) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	seen := map[string]bool{}
+	for depth, key := 0, false; ; {
+		token, err := d.Token()
+		if err != nil { // the end: the whole has been read before
+			return "", false
+		}
+		switch t := token.(type) {
+		case json.Delim:
+			if t == '{' || t == '[' {
+				depth++
+			} else {
+				depth--
+			}
+			key = depth == 1
+			continue
+		case string:
+			if depth == 1 && key {
+				if seen[t] {
+					return t, true
+				}
+				seen[t], key = true, false
+				continue
+			}
+		}
+		key = depth == 1
+	}
 }
 
 func specOf(k RequestKind) (requestSpec, bool) {

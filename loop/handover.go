@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/github"
@@ -290,6 +292,11 @@ func Deliver(ctx context.Context, req Request, of pair.RunID) (Result, error) {
 	now := time.Now()
 	r := &run{req: req, began: now, started: now, id: pair.NewRunID(now), finishes: of}
 	r.result.Finishes = of
+	defer func() {
+		if r.only != nil {
+			r.only.Unlock() // the file stays: who waits for it has it open
+		}
+	}()
 	err := r.start(ctx)
 	return r.result, err
 }
@@ -307,6 +314,14 @@ func (r *run) loadHandover() (*Handover, []byte, error) {
 		return nil, nil, fmt.Errorf("%w: run %s is still under way", ErrNoHandover, r.finishes)
 	}
 	dir := r.req.Store.Dir(r.finishes)
+	// Two at a time would each look for a comment, find none, and post one.
+	r.only = flock.New(filepath.Join(dir, "delivery.lock"))
+	if ok, err := r.only.TryLock(); err != nil {
+		return nil, nil, fmt.Errorf("lock the delivery of run %s: %w", r.finishes, err)
+	} else if !ok {
+		r.only = nil
+		return nil, nil, fmt.Errorf("%w: run %s is being delivered by another process", ErrNoHandover, r.finishes)
+	}
 	h := new(Handover)
 	if err := readJSON(filepath.Join(dir, handoverFile), h); errors.Is(err, os.ErrNotExist) {
 		return nil, nil, fmt.Errorf("%w: run %s did not come to its delivery (%s)", ErrNoHandover, r.finishes, rec.Lease.Outcome)
@@ -320,6 +335,9 @@ func (r *run) loadHandover() (*Handover, []byte, error) {
 	r.req.Config, r.req.Task, r.req.Issue, r.repo = rec.Asked.Config, rec.Asked.Task, h.Issue, rec.Asked.Repository
 	if h.Verdict.Decision == github.Refuse { // it is for whoever is here today to lift that
 		r.req.Config.Gate = gate
+	}
+	if r.req.Moved != "" {
+		r.repo = r.req.Moved
 	}
 	if h.Head == "" || h.Done != nil {
 		return h, nil, nil

@@ -100,3 +100,29 @@ func TestRefusalIsJudgedAgain(t *testing.T) {
 		})
 	}
 }
+
+// Two deliveries of one run at a time would do things twice: the second one is told of the first.
+func TestOneDeliveryAtATime(t *testing.T) {
+	req, id := stored(t, config.Default(), Handover{Verdict: github.Verdict{Decision: github.Allow}})
+	made, inside, release := errors.New("the engine was asked for"), make(chan struct{}), make(chan struct{})
+	first := req
+	first.Locate = func(context.Context) (*sbx.Client, pair.EngineRef, error) {
+		close(inside)
+		<-release
+		return nil, pair.EngineRef{}, made
+	}
+	ended := make(chan error)
+	go func() { _, err := Deliver(t.Context(), first, id); ended <- err }()
+	<-inside
+	if _, err := Deliver(t.Context(), req, id); !errors.Is(err, ErrNoHandover) || !strings.Contains(err.Error(), "by another process") {
+		t.Errorf("the second one at the same time: %v", err)
+	}
+	close(release)
+	if err := <-ended; !errors.Is(err, made) {
+		t.Errorf("the first one: %v", err)
+	}
+	req.Locate = func(context.Context) (*sbx.Client, pair.EngineRef, error) { return nil, pair.EngineRef{}, made }
+	if _, err := Deliver(t.Context(), req, id); !errors.Is(err, made) {
+		t.Errorf("the one after it: %v", err)
+	}
+}

@@ -55,9 +55,9 @@ func (r *run) readOutbox(ctx context.Context) error {
 	if r.outboxPrompt() == "" {
 		return nil
 	}
-	out := &guest.Tail{Limit: maxOutbox}
+	out := &guest.Tail{Limit: maxOutbox + 1}
 	code, err := r.guest().Run(ctx, guest.Command{
-		Argv: []string{"sh", "-c", outboxScript, "sh", outboxPath, fmt.Sprint(maxOutbox)}, Dir: "/", Stdout: out,
+		Argv: []string{"sh", "-c", outboxScript, "sh", outboxPath, fmt.Sprint(maxOutbox + 1)}, Dir: "/", Stdout: out,
 	})
 	if err != nil {
 		return fmt.Errorf("read the agent's requests: %w", err)
@@ -67,8 +67,13 @@ func (r *run) readOutbox(ctx context.Context) error {
 		return nil
 	}
 	r.state.Requests = nil
-	if out.String() == "" {
+	asked := out.String()
+	if asked == "" {
 		return nil
+	}
+	if len(asked) > maxOutbox {
+		asked = asked[:strings.LastIndexByte(asked[:maxOutbox], '\n')+1] // a line that was cut is no line
+		r.log.Emit(events.Noted{Text: fmt.Sprintf("the agent's requests are more than %d bytes: what comes after them was not read", maxOutbox)})
 	}
 	bounds, err := r.makeBounds()
 	if err != nil {
@@ -78,7 +83,7 @@ func (r *run) readOutbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.state.Requests, err = github.ReadRequests(strings.NewReader(out.String()), bounds, github.DefaultCleaning(endpoint, bounds.Repo))
+	r.state.Requests, err = github.ReadRequests(strings.NewReader(asked), bounds, github.DefaultCleaning(endpoint, bounds.Repo))
 	return err
 }
 

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"github.com/sbxpair/sbxpair/agent"
 	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/events"
@@ -57,6 +59,8 @@ type Request struct {
 	Staged bool
 	// Approve asks a person about what would be written, and returns the answer. Nil: nobody can be asked.
 	Approve func(context.Context, Proposal) (bool, error)
+	// Moved is OWNER/NAME of the repository whose name changed since the run, for [Deliver]; empty: it did not.
+	Moved string
 	// AllowDirty goes on with the committed state of a checkout that has uncommitted changes.
 	AllowDirty bool
 
@@ -255,6 +259,7 @@ type run struct {
 	handover     *Handover      // what is delivered, once the gate has looked at it
 	finishes     pair.RunID     // the run whose delivery this one finishes, instead of a run of its own
 	bundle       []byte         // the work of that run
+	only         *flock.Flock   // held while that run is finished
 	early        []events.Noted // what happened before the run had a record
 }
 

@@ -323,6 +323,9 @@ func (q *inquiry) judge(ask question, a reply) {
 		return
 	}
 	kind, why := ErrNotProven, ""
+	if moved := a.status == 301 || a.status == 307; moved && q.box.Role == pair.RoleGitHub {
+		why = " (it has another name now: say that with --repo OWNER/NAME)"
+	}
 	if (ask.want == wantAccepted || ask.want == wantMay) && a.refused() {
 		kind = ErrCredential
 		switch {

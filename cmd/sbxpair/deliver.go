@@ -9,25 +9,35 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sbxpair/sbxpair/github"
 	"github.com/sbxpair/sbxpair/loop"
 	"github.com/sbxpair/sbxpair/pair"
 )
 
 func newDeliverCmd(a *app) *cobra.Command {
 	var approve bool
+	var moved string
 	cmd := &cobra.Command{
 		Use: "deliver RUN", Short: "Finish the delivery of a run, from its folder", Args: usage(cobra.ExactArgs(1)),
 		Long: "For a run that did its work and could not deliver it, was refused by the gate, was staged, or has to be approved: makes a\n" +
 			"github sandbox, and no agent's, and brings branch, pull request and comments to GitHub as the run would have. What stands\n" +
 			"there already is found, so that it can be done again. The run's own configuration counts; the GitHub token is looked up\n" +
 			"anew, and what the gate refused is judged again by the gate settings of today.",
-		RunE: func(cmd *cobra.Command, args []string) error { return runDeliver(cmd.Context(), a, args[0], approve) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDeliver(cmd.Context(), a, args[0], approve, moved)
+		},
 	}
 	cmd.Flags().BoolVar(&approve, "approve", false, "show what would be written, and ask on the terminal before it is")
+	cmd.Flags().StringVar(&moved, "repo", "", "where the repository is now, OWNER/NAME, if it was renamed or transferred since")
 	return cmd
 }
 
-func runDeliver(ctx context.Context, a *app, run string, approve bool) error {
+func runDeliver(ctx context.Context, a *app, run string, approve bool, moved string) error {
+	if moved != "" {
+		if _, err := github.ParseRepo(moved); err != nil {
+			return &usageError{fmt.Errorf("--repo %q is not OWNER/NAME", moved)}
+		}
+	}
 	id, err := pair.ParseRunID(run)
 	if err != nil {
 		return &usageError{err}
@@ -42,7 +52,7 @@ func runDeliver(ctx context.Context, a *app, run string, approve bool) error {
 	}
 	progress := &progress{app: a}
 	req := a.request(loaded.Config)
-	req.Sink, req.Approve = progress.show, ask
+	req.Sink, req.Approve, req.Moved = progress.show, ask, moved
 	result, err := loop.Deliver(ctx, req, id)
 	if result.Run == "" && err != nil {
 		return err // it never started

@@ -122,12 +122,22 @@ func TestDeliverFinishes(t *testing.T) {
 		t.Errorf("the work is not kept: %v", err)
 	}
 	s.Hub.ClearFaults()
+	// Meanwhile the repository got another name, which the rules of the run do not know; a person says it.
+	if err := s.Hub.Rename(stage.FullName, repo.Owner, "moved"); err != nil {
+		t.Fatal(err)
+	}
+	s.Hub.AddToken(s.Tokens[1], hub.Token{Login: repo.Owner})
+	sbxpair(t, s, "deliver", string(result.Run)).want(t, 6, "it has another name now", "--repo OWNER/NAME")
+	sbxpair(t, s, "deliver", "--repo", "moved", string(result.Run)).want(t, 2, "OWNER/NAME")
 	for range 2 {
-		again := sbxpair(t, s, "deliver", "--json", string(result.Run))
+		again := sbxpair(t, s, "deliver", "--json", "--repo", repo.Owner+"/moved", string(result.Run))
 		again.want(t, 0)
 		if r := resultOf(t, again); r.Delivered.Number != 1 || r.Finishes != result.Run || r.Outcome != "delivered" || r.Finish != "" {
 			t.Errorf("finished: %+v", r)
 		}
+	}
+	if err := s.Hub.Rename(repo.Owner+"/moved", repo.Owner, repo.Name); err != nil {
+		t.Fatal(err)
 	}
 	if pull := onlyPull(t, s); len(pull.Comments) != 1 || !strings.Contains(pull.Body, "run="+string(result.Run)) {
 		t.Errorf("pull request %+v", pull)

@@ -101,7 +101,7 @@ func exitCode(err error) int {
 	case is(secrets.ErrMissing, secrets.ErrUnfit, provision.ErrCredential, provision.ErrStale, github.ErrUnauthorized):
 		return exitCredential
 	case is(loop.ErrRefused, provision.ErrRefused, provision.ErrNotProven, github.ErrForbidden, github.ErrBlockedByPolicy,
-		github.ErrRefused, github.ErrOutOfBounds, github.ErrPushRefused, github.ErrBranchMoved, workspace.ErrHostile, workspace.ErrTooLarge, doctor.ErrCredentialInside):
+		github.ErrRefused, github.ErrOutOfBounds, github.ErrPushRefused, github.ErrBranchMoved, github.ErrPullClosed, workspace.ErrHostile, workspace.ErrTooLarge, doctor.ErrCredentialInside):
 		return exitRefused
 	case is(pair.ErrLost):
 		return exitEngine
