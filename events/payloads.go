@@ -160,6 +160,8 @@ type Verified struct {
 	Exit    int           `json:"exit"`
 	Output  string        `json:"output"` // the tail, cut to 16 KiB
 	Took    time.Duration `json:"took_ns"`
+	// Transcript is the file with all that it printed, masked, up to 64 MiB.
+	Transcript string `json:"transcript,omitempty"`
 	// Detected says that nobody configured the command; BaseFails that it fails without the agent's change too, and so says nothing.
 	Detected  bool `json:"detected,omitempty"`
 	BaseFails bool `json:"base_fails,omitempty"`

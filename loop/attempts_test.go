@@ -249,6 +249,11 @@ func TestAttempts(t *testing.T) {
 			}, name) {
 				t.Errorf("end state %+v", last)
 			}
+			for _, v := range tr.state.Verified {
+				if text, err := os.ReadFile(v.Transcript); err != nil || !strings.HasPrefix(string(text), "$ "+v.Command+"\n") {
+					t.Errorf("transcript of %s: %q, %v", v.Command, text, err)
+				}
+			}
 			for _, s := range tr.state.Sessions {
 				if info, err := os.Stat(s.Transcript); err != nil || info.Mode().Perm() != 0o600 {
 					t.Errorf("transcript of %s: %v", s.Phase, err)

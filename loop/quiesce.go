@@ -81,7 +81,7 @@ func (r *run) endOthers(ctx context.Context) error {
 // quiesceStep runs the script: as root, since an agent with sudo has processes that its user cannot end.
 func (r *run) quiesceStep(ctx context.Context, mode, stdin string) (int, string, error) {
 	out := &guest.Tail{Limit: 256 << 10}
-	c := guest.Command{Argv: []string{"sh", "-c", quiesceScript, quiesceName, mode}, User: "root", Dir: "/", Stdout: out, Stderr: out}
+	c := guest.Command{Argv: []string{"sh", "-c", quiesceScript, quiesceName, mode}, User: "root", Dir: "/", Stdout: out}
 	if stdin != "" {
 		c.Stdin = strings.NewReader(stdin)
 	}

@@ -38,18 +38,9 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 	if why := r.over(before); why != "" {
 		return agent.Result{}, fmt.Errorf("%w: %s", ErrBudget, why)
 	}
-	dir := filepath.Join(r.result.Dir, transcriptDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return agent.Result{}, fmt.Errorf("create transcript: %w", err)
-	}
-	earlier, err := os.ReadDir(dir) // a session that nobody closed has one too
+	transcript, err := r.newTranscript(string(b.phase) + ".jsonl")
 	if err != nil {
-		return agent.Result{}, fmt.Errorf("create transcript: %w", err)
-	}
-	name := fmt.Sprintf("%02d-%s.jsonl", len(earlier)+1, b.phase)
-	transcript, err := openPrivate(filepath.Join(dir, name))
-	if err != nil {
-		return agent.Result{}, fmt.Errorf("create transcript: %w", err)
+		return agent.Result{}, err
 	}
 	defer transcript.Close()
 	masked := r.redact.Writer(transcript)
@@ -126,6 +117,24 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 		}
 	}
 	return res, judged(verdict)
+}
+
+// newTranscript creates the next of the run's transcripts; one that nobody closed, of a process that died, counts too.
+func (r *run) newTranscript(name string) (*os.File, error) {
+	dir := filepath.Join(r.result.Dir, transcriptDir)
+	err := os.MkdirAll(dir, 0o700)
+	if err != nil {
+		return nil, fmt.Errorf("create transcript: %w", err)
+	}
+	earlier, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("create transcript: %w", err)
+	}
+	file, err := openPrivate(filepath.Join(dir, fmt.Sprintf("%02d-%s", len(earlier)+1, name)))
+	if err != nil {
+		return nil, fmt.Errorf("create transcript: %w", err)
+	}
+	return file, nil
 }
 
 // closeSession records a session that has ended.

@@ -31,10 +31,10 @@ const maxTold = 64 << 10
 type Told struct {
 	Receipt
 	Task        string   `json:"task"`
-	Exit        int      `json:"exit"`   // of the last session that worked on the task, as the CLI gave it; -1 if it is not known
-	Stdout      string   `json:"stdout"` // the end of what that session wrote, masked, at most 64 KiB
-	Stderr      string   `json:"stderr"` // the last 8 KiB, masked
-	Transcripts []string `json:"transcripts"`
+	Exit        int      `json:"exit"`        // of the last session that worked on the task, as the CLI gave it; -1 if it is not known
+	Stdout      string   `json:"stdout"`      // the end of what that session wrote, masked, at most 64 KiB
+	Stderr      string   `json:"stderr"`      // the last 8 KiB, masked
+	Transcripts []string `json:"transcripts"` // of the agent's sessions (.jsonl) and the verify commands (.log), in order
 	// End is the end state of the last attempt, with the commits as the agent made them; its patch is text in Diff.
 	End  *workspace.EndState `json:"end,omitempty"`
 	Diff string              `json:"diff,omitempty"`
@@ -65,7 +65,7 @@ func Tell(store *pair.Store, run pair.RunID) (Told, error) {
 		end.Commits, told.Diff, end.Patch = rec.State.Commits, string(end.Patch), nil
 		told.End = &end
 	}
-	if told.Transcripts, err = filepath.Glob(filepath.Join(dir, transcriptDir, "*.jsonl")); err != nil {
+	if told.Transcripts, err = filepath.Glob(filepath.Join(dir, transcriptDir, "*")); err != nil {
 		return Told{}, err
 	}
 	slices.Sort(told.Transcripts)

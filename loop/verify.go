@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/sbxpair/sbxpair/events"
@@ -110,8 +112,16 @@ func (r *run) verifyOne(ctx context.Context, dir, command string) (events.Verifi
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: verify command %q took longer than limits.verify (%s)", ErrBudget, command, limit))
 		defer cancel()
 	}
+	transcript, err := r.newTranscript("verify.log")
+	if err != nil {
+		return events.Verified{}, err
+	}
+	defer transcript.Close()
+	masked := r.redact.Writer(transcript)
+	defer masked.Close()
 	start := time.Now()
-	output := &guest.Tail{Limit: maxOutput}
+	output := &verifyOutput{tail: guest.Tail{Limit: maxOutput}, transcript: masked, left: maxTranscript}
+	output.keep(fmt.Appendf(nil, "$ %s\n", command))
 	code, err := r.guest().Run(ctx, guest.Command{
 		Argv: []string{"bash", "-c", command}, Dir: dir, Env: workspace.GuestEnv(), Stdout: output, Stderr: output,
 	})
@@ -121,5 +131,31 @@ func (r *run) verifyOne(ctx context.Context, dir, command string) (events.Verifi
 		}
 		return events.Verified{}, err
 	}
-	return events.Verified{Command: command, Exit: code, Output: output.String(), Took: time.Since(start)}, nil
+	return events.Verified{Command: command, Exit: code, Output: output.tail.String(), Transcript: transcript.Name(), Took: time.Since(start)}, nil
+}
+
+// maxTranscript bounds what is kept of a verify command's output, in bytes.
+const maxTranscript = 64 << 20
+
+// verifyOutput takes both streams of a verify command: the end is for the record and whoever reads it, the beginning, up to
+// maxTranscript, for the transcript. It is safe for concurrent use.
+type verifyOutput struct {
+	mu         sync.Mutex
+	tail       guest.Tail
+	transcript io.Writer
+	left       int
+}
+
+// Write never fails: a transcript that cannot be written does not end the run.
+func (o *verifyOutput) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.keep(p)
+	return o.tail.Write(p)
+}
+
+func (o *verifyOutput) keep(p []byte) {
+	n := min(len(p), o.left)
+	o.left -= n
+	o.transcript.Write(p[:n])
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // TestFieldReports takes the rows of the categories workspace and cp that concern this package. R145 and R162 stand in
-// TestRefusals as well; R153 is the loop's.
+// TestRefusals as well; R153 is the command's.
 func TestFieldReports(t *testing.T) {
 	source := func(dir string) workspace.Source { return workspace.Source{Dir: dir, Branch: "sbxpair/x"} }
 	t.Run("R145 linked work tree", func(t *testing.T) {
@@ -135,6 +135,14 @@ func TestFieldReports(t *testing.T) {
 		w := prepare(t, newRepo(t))
 		if err := w.Probe(t.Context(), sandbox{home: t.TempDir()}); err != nil {
 			t.Error(err)
+		}
+	})
+	t.Run("R162 files in LFS are refused, and where they come from is said", func(t *testing.T) {
+		repo := newRepo(t)
+		sh(t, repo, `echo '*.bin filter=lfs' >.gitattributes; git remote add origin git@github.com:o/n
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n' >model.bin; git add -A; git commit -qm lfs`)
+		if _, err := workspace.Prepare(t.Context(), source(repo), filepath.Join(t.TempDir(), "ws")); !errors.Is(err, workspace.ErrLFS) || !strings.Contains(err.Error(), "github.com and the storage host it names") {
+			t.Errorf("%v", err)
 		}
 	})
 	t.Run("R161 clean afterwards", func(t *testing.T) {

@@ -178,7 +178,7 @@ func TestResumeAfterCrash(t *testing.T) {
 		t.Error(problem)
 	}
 	after := told(t, s, run)
-	if after.Outcome != "delivered" || after.Resumable || after.Exit != 0 || !strings.Contains(after.Stdout, "slugify") || len(after.Transcripts) != 2 {
+	if after.Outcome != "delivered" || after.Resumable || after.Exit != 0 || !strings.Contains(after.Stdout, "slugify") || len(after.Transcripts) != 3 { // the last is of verify
 		t.Errorf("the run at its end: %+v", after.Result)
 	}
 	log, err := os.Open(after.Log)
@@ -258,10 +258,12 @@ test ! -e test.sh && ! grep -q '#!' slugify.sh && grep -q 'by file' NOTES.md && 
 test "$(git log --oneline | wc -l)" = 1
 echo work >work.txt; git add work.txt; git commit -qm 'What I did'
 git push -q origin HEAD:refs/heads/agent`, map[string]any{"workspace": map[string]any{
-			"mode": "tracked", "remove": []string{"test.sh", "slugify.sh:1"}, "write": map[string]string{"NOTES.md": file("notes", "by file\n")},
+			"remove": []string{"test.sh", "slugify.sh:1"}, "write": map[string]string{"NOTES.md": file("notes", "by file\n")},
 			"patch": patch, "hooks": map[string]string{"pre-push": file("hook", "#!/bin/sh\necho hook >>hook.txt\n")}, "origin": true,
 		}})
-		got := sbxpair(t, s, runArgs(s)...)
+		sbxpair(t, s, append(runArgs(s), "--mode", "clone")...).want(t, exitUsage, "for the mode tracked, not clone") // what is for tracked alone
+		sbxpair(t, s, append(runArgs(s), "--mode", "copy")...).want(t, exitUsage, "workspace.mode", "in-place")
+		got := sbxpair(t, s, append(runArgs(s), "--mode", "tracked")...)
 		got.want(t, 0)
 		r := resultOf(t, got)
 		if r.Outcome != "finished" || r.Delivered.Branch != "" || r.EndState == nil || len(r.EndState.Pushed) != 1 || r.EndState.Pushed[0].Ref != "refs/heads/agent" {
@@ -277,8 +279,8 @@ git push -q origin HEAD:refs/heads/agent`, map[string]any{"workspace": map[strin
 		}
 	})
 	t.Run("in-place", func(t *testing.T) {
-		s := program(t, fixWith("slugify.sh")+`; git config core.fsmonitor 'touch /tmp/pwned'`, map[string]any{"workspace": map[string]any{"mode": "in-place"}})
-		got := sbxpair(t, s, runArgs(s)...)
+		s := program(t, fixWith("slugify.sh")+`; git config core.fsmonitor 'touch /tmp/pwned'`, nil)
+		got := sbxpair(t, s, append(runArgs(s), "--mode", "in-place")...)
 		got.want(t, 0, ".git/config")
 		for _, problem := range s.Result(t.Context()) {
 			if !strings.Contains(problem, "model") && !strings.Contains(problem, "copilot api") { // this agent asks no model
@@ -293,8 +295,8 @@ git push -q origin HEAD:refs/heads/agent`, map[string]any{"workspace": map[strin
 		}
 	})
 	t.Run("empty", func(t *testing.T) {
-		s := program(t, `test "$(ls)" = "" && echo hello >hello.txt`, map[string]any{"workspace": map[string]any{"mode": "empty"}})
-		got := sbxpair(t, s, runArgs(s)...)
+		s := program(t, `test "$(ls)" = "" && echo hello >hello.txt`, map[string]any{"workspace": map[string]any{"mode": "tracked"}})
+		got := sbxpair(t, s, append(runArgs(s), "--mode", "empty")...) // over what is configured
 		got.want(t, 0)
 		if r := resultOf(t, got); r.Outcome != "finished" || !slices.Equal(r.EndState.Files, []string{"hello.txt"}) {
 			t.Errorf("result %+v", r)
