@@ -18,14 +18,16 @@ type Provider struct {
 	link        string
 }
 
-// CheckAt is Check at another server of the provider's API, whatever that one's address has for a path.
+// CheckAt is Check at another server of the provider's API: below the path that its address has, where the version of the API
+// stands once.
 func (p Provider) CheckAt(server string) string {
 	at, err := url.Parse(server)
 	check, checkErr := url.Parse(p.Check)
 	if err != nil || checkErr != nil {
 		return ""
 	}
-	at.Path = check.Path
+	version, _, _ := strings.Cut(strings.TrimPrefix(check.Path, "/"), "/")
+	at.Path = strings.TrimSuffix(strings.TrimSuffix(at.Path, "/"), "/"+version) + check.Path
 	return at.String()
 }
 

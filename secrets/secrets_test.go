@@ -308,3 +308,20 @@ func TestFileThatIsNone(t *testing.T) {
 		}
 	}
 }
+
+// The check of a provider is asked at a server in its place below that one's own path; the version stands once.
+func TestCheckAt(t *testing.T) {
+	for at, want := range map[[2]string]string{
+		{"openai", "http://host:1/openai/v1"}:     "http://host:1/openai/v1/models",
+		{"openai", "http://127.0.0.1:1"}:          "http://127.0.0.1:1/v1/models",
+		{"openai", "http://127.0.0.1:1/v1/"}:      "http://127.0.0.1:1/v1/models",
+		{"anthropic", "http://host:1/anthropic"}:  "http://host:1/anthropic/v1/models",
+		{"google", "http://host:1/google/v1beta"}: "http://host:1/google/v1beta/models",
+		{"openai", "http://host:1:2"}:             "",
+	} {
+		p, _ := secrets.LookupProvider(at[0])
+		if got := p.CheckAt(at[1]); got != want {
+			t.Errorf("%s at %s: %q, want %q", at[0], at[1], got, want)
+		}
+	}
+}

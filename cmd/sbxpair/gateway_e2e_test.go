@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"math"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -35,6 +36,12 @@ func TestRunThroughGateway(t *testing.T) {
 	s, key := behindGateway(t, "SBXPAIR_POOL_SIZE=1")
 	fill := sbxpair(t, s, "pool", "fill")
 	fill.want(t, 0, "booted ")
+	// Prices of the user's own, in place of the table that comes along.
+	own := filepath.Join(s.Dir, "prices.json")
+	if err := os.WriteFile(own, []byte(`{"version":"ours","models":{"claude-haiku-4.5":{"input":1000,"cached":10,"output":100}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Env = append(s.Env, "SBXPAIR_PRICES="+own)
 	got := sbxpair(t, s, runArgs(s)...)
 	got.want(t, 0)
 	sbxpair(t, s, "pool", "drain").want(t, 0)
@@ -42,7 +49,7 @@ func TestRunThroughGateway(t *testing.T) {
 	if waited := strings.TrimSpace(strings.TrimPrefix(fill.stdout, "booted ")); string(result.Run) != waited {
 		t.Errorf("the run is %s, the pair that waited %s", result.Run, waited)
 	}
-	if result.Spent.Input != 9300 || result.Spent.Output != 245 || result.Spent.Cached != 5000 || result.Spent.CostUSD == 0 {
+	if result.Spent.Input != 9300 || result.Spent.Output != 245 || result.Spent.Cached != 5000 || math.Abs(result.Spent.CostUSD-(4300*1000+5000*10+245*100)/1e6) > 1e-9 {
 		t.Errorf("spent %+v", result.Spent)
 	}
 	ledger, err := os.ReadFile(filepath.Join(s.State, "sbxpair", "ledger.jsonl"))
