@@ -20,7 +20,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 
 	"github.com/sbxpair/sbxpair/cmd/sbx-local/command"
-	_ "github.com/sbxpair/sbxpair/cmd/sbx-local/early" // what runs in a sandbox ends there
+	"github.com/sbxpair/sbxpair/engine/guest"
 	"github.com/sbxpair/sbxpair/engine/lower"
 )
 
@@ -57,6 +57,9 @@ func main() {
 		}
 		os.Args = append(os.Args[:1], args[3:]...) // after "_runsc"
 		maincli.Main()
+	case len(args) > 0 && args[0] == guest.Verb:
+		os.Exit(guest.Main(args[1:], os.Stdin, os.Stdout, os.Stderr))
+	case len(args) == 1 && args[0] == "_true": // what the probe starts in a new user namespace
 	default:
 		os.Exit(run(args))
 	}
