@@ -63,6 +63,7 @@ type CollectOptions struct {
 	MaxCommits int           // 1,000; more is refused
 	Message    string        // of the commit that holds what the agent did not commit
 	Timeout    time.Duration // of the script inside; 10 minutes
+	Check      time.Duration // of what is done with its bundle here; 10 minutes
 }
 
 func (o CollectOptions) defaults() CollectOptions {
@@ -72,7 +73,7 @@ func (o CollectOptions) defaults() CollectOptions {
 	o.MaxFiles = cmp.Or(o.MaxFiles, 10_000)
 	o.MaxCommits = cmp.Or(o.MaxCommits, 1000)
 	o.Message = cmp.Or(o.Message, "Changes made by the agent")
-	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
+	o.Timeout, o.Check = cmp.Or(o.Timeout, 10*time.Minute), cmp.Or(o.Check, 10*time.Minute)
 	return o
 }
 
@@ -114,6 +115,8 @@ func (w Workspace) Collect(ctx context.Context, r guest.Runner, o CollectOptions
 	switch {
 	case limited.over:
 		return EndState{}, &TooLargeError{Size: o.MaxBundle + headerLimit + 1, Limit: o.MaxBundle}
+	case err != nil && ctx.Err() == nil && inner.Err() != nil:
+		return EndState{}, &GuestError{-1, fmt.Sprintf("no end after %v: %s", o.Timeout, stderr.String())}
 	case err != nil:
 		return EndState{}, fmt.Errorf("collect end state: %w", err)
 	case code != 0:
@@ -259,6 +262,10 @@ func noteText(code string) string {
 		return "a rebase was left unfinished"
 	case code == "nested" && counted:
 		return fmt.Sprintf("%d repositories inside the work tree were left out", n)
+	case code == "unread" && counted:
+		return fmt.Sprintf("%d folders could not be read, and what is in them was left out", n)
+	case code == "pipes" && counted:
+		return fmt.Sprintf("%d things that git would wait for (pipes, in the place of files) were removed", n)
 	case code == "add-errors" && counted:
 		return fmt.Sprintf("%d files could not be read and were left out", n)
 	}

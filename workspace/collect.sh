@@ -43,6 +43,8 @@ note() { printf 'note %s\n' "$*" >>"$tmp/header"; }
 
 # Stages the work tree. Repositories inside it are left out and named: git would store a link to a commit that nobody has.
 stage() {
+	find . -name .git -prune -o \( -name .gitattributes -o -name .gitignore \) ! -type f ! -type d ! -type l -exec rm -f {} + -exec echo . \; >"$tmp/pipes" 2>/dev/null
+	note "pipes $(($(wc -l <"$tmp/pipes")))"
 	g ls-files --others --exclude-standard -z | tr '\n\000' '\001\n' | grep '/$' >"$tmp/nested"
 	if [ -s "$tmp/nested" ]; then
 		{
@@ -57,6 +59,7 @@ stage() {
 		cat "$tmp/errors" >&2
 		note "add-errors $(($(grep -c '^error:' "$tmp/errors")))"
 	}
+	note "unread $(($(grep -c '^warning: could not open directory' "$tmp/errors")))"
 	tree=$(g write-tree) || fail 24 "cannot write the tree"
 }
 
@@ -65,12 +68,14 @@ commit() { printf '%s\n' "$message" | git commit-tree "$tree" "$@"; }
 : >"$tmp/header"
 new_repository
 kind=commits
-if [ -d "$theirs/objects" ]; then
+# What is no plain file among the objects (a pipe, that git would read from for ever) makes them worthless.
+if [ -d "$theirs/objects" ] && [ -z "$(find "$theirs/objects/" ! -type f ! -type d 2>/dev/null | head -n 1)" ]; then
 	printf '%s\n' "$theirs/objects" "$theirs/sbxpair-origin.git/objects" >"$tmp/git/objects/info/alternates"
-	[ "$shallow" = 1 ] && cp "$theirs/shallow" "$tmp/git/shallow"
+	[ "$shallow" = 1 ] && [ -f "$theirs/shallow" ] && cp "$theirs/shallow" "$tmp/git/shallow"
 fi
 if g read-tree "$base" 2>/dev/null && g rev-parse --quiet --verify "$base^{commit}" >/dev/null; then
 	[ -d "$theirs/refs" ] && cp -R "$theirs/refs/." "$tmp/git/refs/" 2>/dev/null
+	find "$tmp/git/refs" ! -type f ! -type d -exec rm -f {} +
 	[ -f "$theirs/packed-refs" ] && cp "$theirs/packed-refs" "$tmp/git/packed-refs"
 	g for-each-ref >/dev/null 2>&1 || rm -f "$tmp/git/packed-refs"
 	g for-each-ref >/dev/null 2>&1 || {

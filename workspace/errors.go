@@ -139,7 +139,7 @@ func (e *GitError) Error() string {
 	return fmt.Sprintf("git %s: exit %d: %s", e.Op, e.Code, oneLine(e.Stderr))
 }
 
-// Unwrap returns ErrNoSpace where that is the cause.
+// Unwrap returns ErrNoSpace or ErrTooLarge where that is the cause.
 func (e *GitError) Unwrap() error { return e.kind }
 
 func oneLine(s string) string {

@@ -85,8 +85,16 @@ func neutral() []string {
 	}
 }
 
-// do runs git and returns its output. The error is a *GitError if git exited non-zero.
+// gitTime bounds one git process: what it reads can be a pipe that nobody writes to, or made so that it never ends. A large
+// repository takes minutes.
+const gitTime = 30 * time.Minute
+
+// do runs git and returns its output. The error is a *GitError if git exited non-zero, or matches [ErrTooLarge] if it said
+// more than the limit: a kilobyte of trees can stand for a billion paths, so it is stopped there. Where r.out is capped,
+// that is no error.
 func (g git) do(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, gitTime, fmt.Errorf("no end after %v", gitTime))
+	defer cancel()
 	argv := neutral()
 	if r.repo != "" {
 		argv = append(argv, "--git-dir="+r.repo)
@@ -103,21 +111,29 @@ func (g git) do(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
 	if limit == 0 {
 		limit = 64 << 20
 	}
-	stdout := &capped{limit: limit}
+	stdout := &capped{limit: limit, stop: cancel}
 	cmd.Stdout = stdout
+	enough, _ := r.out.(*capped)
 	if r.out != nil {
 		cmd.Stdout = r.out
+	}
+	if enough != nil {
+		enough.stop = cancel
 	}
 	stderr := &guest.Tail{Limit: 4 << 10}
 	cmd.Stderr = stderr
 	endTogether(cmd)
 	cmd.WaitDelay = 5 * time.Second
-	err := cmd.Run()
+	err := cmd.Start()
+	if err == nil {
+		limitMemory(cmd.Process.Pid)
+		err = cmd.Wait()
+	}
 	op := args[0]
 	switch _, exited := errors.AsType[*exec.ExitError](err); {
-	case err == nil && stdout.over:
-		return nil, fmt.Errorf("git %s: output over %d bytes", op, limit)
-	case err == nil:
+	case stdout.over:
+		return nil, &GitError{Op: op, Code: -1, Stderr: fmt.Sprintf("it prints more than %d bytes", limit), kind: ErrTooLarge}
+	case err == nil || enough != nil && enough.over:
 		return stdout.buf.Bytes(), nil
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("git %s: %w", op, context.Cause(ctx))
@@ -125,6 +141,9 @@ func (g git) do(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
 		ge := &GitError{Op: op, Code: cmd.ProcessState.ExitCode(), Stderr: stderr.String()}
 		if strings.Contains(ge.Stderr, "No space left on device") {
 			ge.kind = ErrNoSpace
+		}
+		if strings.Contains(strings.ToLower(ge.Stderr), "out of memory") {
+			ge.kind = ErrTooLarge
 		}
 		return stdout.buf.Bytes(), ge
 	default:
@@ -138,17 +157,19 @@ func (g git) line(ctx context.Context, r gitRun, args ...string) (string, error)
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
-// capped keeps the first limit bytes.
+// capped keeps the first limit bytes, and stops whoever writes more.
 type capped struct {
 	buf   bytes.Buffer
 	limit int64
 	over  bool
+	stop  func()
 }
 
 func (c *capped) Write(p []byte) (int, error) {
 	if room := c.limit - int64(c.buf.Len()); int64(len(p)) > room {
 		c.over = true
 		c.buf.Write(p[:room])
+		c.stop()
 		return len(p), nil
 	}
 	return c.buf.Write(p)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -92,6 +93,9 @@ type File struct {
 // transport, no protocol and no ref of the stream takes part.
 func (w Workspace) Import(ctx context.Context, stream io.Reader, o CollectOptions) (_ EndState, err error) {
 	o = o.defaults()
+	// A small pack can ask for days of work: deltas of deltas, trees of trees.
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Check, &HostileError{Reason: fmt.Sprintf("the checks of it take longer than %v", o.Check)})
+	defer cancel()
 	g, err := w.git()
 	if err != nil {
 		return EndState{}, err
@@ -272,12 +276,21 @@ func (w Workspace) connect(ctx context.Context, g git, repo string, b bundle, sn
 
 // describe fills in what lies between base and head, and refuses names, links and sizes that must not leave.
 func describe(ctx context.Context, g git, repo string, e *EndState, o CollectOptions) error {
-	// First, because everything after it opens files: a small pack can hold a file of any size.
-	if err := findLargest(ctx, g, repo, e); err != nil {
+	// First, because everything after it goes over all paths, or opens files: a small pack can hold any number of paths, which
+	// git keeps in memory to compare them, and a file of any size.
+	paths := &counter{limit: maxPaths}
+	if _, err := g.do(ctx, gitRun{repo: repo, out: paths}, "ls-tree", "-r", "-z", "--name-only", "--full-tree", e.Head); err != nil {
+		if paths.lines > maxPaths {
+			err = fmt.Errorf("%w: more than %d files", ErrTooLarge, maxPaths)
+		}
 		return err
 	}
-	if e.Largest.Size > o.MaxFile {
-		return &TooLargeError{e.Largest.Size, o.MaxFile, []Blob{e.Largest}}
+	largest, err := findLargest(ctx, g, repo, e)
+	if err != nil {
+		return err
+	}
+	if largest.Size > o.MaxFile {
+		return &TooLargeError{largest.Size, o.MaxFile, []Blob{largest}}
 	}
 	if err := describeCommits(ctx, g, repo, e, o); err != nil {
 		return err
@@ -288,7 +301,7 @@ func describe(ctx context.Context, g git, repo string, e *EndState, o CollectOpt
 	if err := refuseEscapes(ctx, g, repo, e); err != nil {
 		return err
 	}
-	patch := &capped{limit: o.MaxPatch}
+	patch := &capped{limit: o.MaxPatch} // git is stopped there
 	if _, err := g.do(ctx, gitRun{repo: repo, out: patch}, "diff-tree", "-r", "-p", "-M", "--binary", "--full-index", "--no-ext-diff", "--no-textconv",
 		"--no-color", "--src-prefix=a/", "--dst-prefix=b/", e.Base, e.Head); err != nil {
 		return err
@@ -299,6 +312,9 @@ func describe(ctx context.Context, g git, repo string, e *EndState, o CollectOpt
 }
 
 const maxMessage = 64 << 10
+
+// maxDate is the last second of the year 9999: JSON has no later one.
+const maxDate = 253402300799
 
 func describeCommits(ctx context.Context, g git, repo string, e *EndState, o CollectOptions) error {
 	run := gitRun{repo: repo}
@@ -374,7 +390,7 @@ func parseCommit(data []byte) (Commit, error) {
 				return c, errors.New("no author")
 			}
 			c.AuthorName, c.AuthorEmail = strings.ToValidUTF8(name, "\uFFFD"), strings.ToValidUTF8(email, "\uFFFD")
-			c.AuthorDate = time.Unix(n, 0).UTC()
+			c.AuthorDate = time.Unix(min(max(n, 0), maxDate), 0).UTC()
 		}
 	}
 	if len(message) > maxMessage {
@@ -518,19 +534,21 @@ func (g git) sizes(ctx context.Context, repo string, oids []string) (map[string]
 	return m, nil
 }
 
-// refuseEscapes refuses links that lead out of the tree, or into .git, unless they did so before the run.
+// refuseEscapes refuses links that lead out of the tree, or into .git, unless they did so before the run; and those that a
+// file system which does not tell upper from lower case takes for a folder of the tree: what goes into that folder would go
+// where the link leads.
 func refuseEscapes(ctx context.Context, g git, repo string, e *EndState) error {
 	after, err := g.links(ctx, repo, e.Head)
-	if err != nil || len(after) == 0 {
+	if err != nil || len(after.targets) == 0 {
 		return err
 	}
 	before, err := g.links(ctx, repo, e.Base)
 	if err != nil {
 		return err
 	}
-	for _, path := range slices.Sorted(maps.Keys(after)) {
-		why := escapes(after, path)
-		if why == "" || before[path] == after[path] && escapes(before, path) != "" {
+	for _, path := range slices.Sorted(maps.Keys(after.targets)) {
+		why := after.bad(path)
+		if why == "" || before.targets[path] == after.targets[path] && before.bad(path) != "" {
 			continue
 		}
 		return &HostileError{path, why}
@@ -538,36 +556,73 @@ func refuseEscapes(ctx context.Context, g git, repo string, e *EndState) error {
 	return nil
 }
 
-// links returns the targets of all symbolic links in a commit's tree.
-func (g git) links(ctx context.Context, repo, commit string) (map[string]string, error) {
+// links are the symbolic links of a tree.
+type links struct {
+	targets map[string]string
+	folders map[string]bool // all of the tree's, in lower case
+}
+
+// bad says why the link at path is refused, or "".
+func (l links) bad(path string) string {
+	if l.folders[strings.ToLower(path)] {
+		return "a link and a folder differ in upper and lower case only"
+	}
+	return escapes(l.targets, path)
+}
+
+// links returns all symbolic links in a commit's tree.
+func (g git) links(ctx context.Context, repo, commit string) (links, error) {
 	entries, err := g.tree(ctx, repo, commit)
 	if err != nil {
-		return nil, err
+		return links{}, err
+	}
+	l := links{map[string]string{}, map[string]bool{}}
+	for _, t := range entries {
+		for dir := path.Dir(strings.ToLower(t.path)); dir != "." && !l.folders[dir]; dir = path.Dir(dir) {
+			l.folders[dir] = true
+		}
 	}
 	entries = slices.DeleteFunc(entries, func(t treeEntry) bool { return t.mode != modeLink })
 	for _, t := range entries {
 		if t.size > maxLink {
-			return nil, &HostileError{t.path, "the link's target is too long"}
+			return links{}, &HostileError{t.path, "the link's target is too long"}
 		}
 	}
 	blobs, err := g.blobs(ctx, repo, entries)
 	if err != nil {
-		return nil, err
+		return links{}, err
 	}
-	m := make(map[string]string, len(entries))
 	for _, t := range entries {
-		m[t.path] = string(blobs[t.oid])
+		l.targets[t.path] = string(blobs[t.oid])
 	}
-	return m, nil
+	return l, nil
 }
 
-// findLargest looks for the biggest new object, of all commits.
-func findLargest(ctx context.Context, g git, repo string, e *EndState) error {
-	return g.newBlobs(ctx, repo, *e, func(b newBlob) {
-		if b.size > e.Largest.Size {
-			e.Largest = Blob{strings.ToValidUTF8(b.path, "\uFFFD"), b.size}
+// maxPaths is how many files a tree may have. The largest repositories have half a million.
+const maxPaths = 3_000_000
+
+// counter counts what git lists, and makes it stop after limit.
+type counter struct{ lines, limit int }
+
+func (c *counter) Write(p []byte) (int, error) {
+	if c.lines += bytes.Count(p, []byte{0}); c.lines > c.limit {
+		return 0, ErrTooLarge
+	}
+	return len(p), nil
+}
+
+// findLargest looks for the biggest new file, of all commits, and returns it, or a bigger commit or folder.
+func findLargest(ctx context.Context, g git, repo string, e *EndState) (largest Blob, err error) {
+	err = g.newObjects(ctx, repo, *e, func(kind string, b newBlob) {
+		found := Blob{strings.ToValidUTF8(b.path, "\uFFFD"), b.size}
+		if kind == "blob" && b.size > e.Largest.Size {
+			e.Largest = found
+		}
+		if b.size > largest.Size {
+			largest = found
 		}
 	})
+	return largest, err
 }
 
 // newBlob is the content of a file that the base does not have.
@@ -576,7 +631,8 @@ type newBlob struct {
 	size      int64
 }
 
-func (g git) newBlobs(ctx context.Context, repo string, e EndState, each func(newBlob)) error {
+// newObjects goes over what the base does not have: blobs, trees and commits.
+func (g git) newObjects(ctx context.Context, repo string, e EndState, each func(kind string, b newBlob)) error {
 	out, err := g.do(ctx, gitRun{repo: repo}, "rev-list", "--objects", e.Head, "--not", e.Base)
 	if err != nil {
 		return err
@@ -607,9 +663,7 @@ func (g git) newBlobs(ctx context.Context, repo string, e EndState, each func(ne
 		if err != nil {
 			return fmt.Errorf("git cat-file: unexpected %q", line)
 		}
-		if f[1] == "blob" {
-			each(newBlob{f[0], paths[f[0]], size})
-		}
+		each(f[1], newBlob{f[0], paths[f[0]], size})
 	}
 	return nil
 }
@@ -626,7 +680,12 @@ func (w Workspace) Blobs(ctx context.Context, e EndState, max int64, each func(p
 		return err
 	}
 	var list []newBlob
-	if err := g.newBlobs(ctx, w.importRepo(), e, func(b newBlob) { list = append(list, b) }); err != nil {
+	err = g.newObjects(ctx, w.importRepo(), e, func(kind string, b newBlob) {
+		if kind == "blob" {
+			list = append(list, b)
+		}
+	})
+	if err != nil {
 		return err
 	}
 	var batch []string

@@ -320,7 +320,8 @@ func (w Workspace) Tampered() ([]string, error) {
 	return differ, nil
 }
 
-// guard hashes the files of a checkout's .git that make git do something, without following links out of it.
+// guard hashes the files of a checkout's .git that make git do something, without following links out of it. A .git that is
+// gone has none.
 func guard(top string) (map[string]string, error) {
 	m := make(map[string]string)
 	root, err := os.OpenRoot(top)
@@ -329,15 +330,35 @@ func guard(top string) (map[string]string, error) {
 	}
 	defer root.Close()
 	info, err := root.Lstat(".git")
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	m[".git"] = info.Mode().Type().String()
-	if !info.IsDir() {
-		return m, nil
+	if target, err := root.Readlink(".git"); err == nil {
+		m[".git"] += target
+		if _, err := root.Stat(".git/."); err != nil {
+			return m, nil // out of the checkout
+		}
 	}
-	for _, start := range []string{"config", "config.worktree", "commondir", "hooks", "info", "objects/info", "modules"} {
-		err := fs.WalkDir(root.FS(), path.Join(".git", start), func(p string, d fs.DirEntry, err error) error {
+	if info.Mode().IsRegular() { // it names the folder
+		m[".git"], err = hashFile(root, ".git")
+		return m, err
+	}
+	for _, start := range []string{"config", "config.worktree", "commondir", "hooks", "info", "objects/info", "modules", "worktrees", "refs/replace", "shallow",
+		// Lists of what "git rebase --continue" and its like will run.
+		"rebase-merge", "rebase-apply", "sequencer"} {
+		start = path.Join(".git", start)
+		if info, err := root.Lstat(start); err == nil && info.Mode().Type() == fs.ModeSymlink {
+			target, _ := root.Readlink(start)
+			m[start] = info.Mode().Type().String() + target
+			if _, err := root.Stat(start); err != nil {
+				continue // it leads out of the checkout, to where the agent cannot reach
+			}
+		}
+		err := fs.WalkDir(root.FS(), start, func(p string, d fs.DirEntry, err error) error {
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
 				return nil
@@ -354,11 +375,14 @@ func guard(top string) (map[string]string, error) {
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("look at %s: %w", filepath.Join(top, ".git", start), err)
+			return nil, fmt.Errorf("look at %s: %w", filepath.Join(top, start), err)
 		}
 	}
 	return m, nil
 }
+
+// maxHashed is how much of a file is hashed: one that was made to be endless is known by its size.
+const maxHashed = 64 << 20
 
 func hashFile(root *os.Root, p string) (string, error) {
 	f, err := root.Open(p)
@@ -367,12 +391,12 @@ func hashFile(root *os.Root, p string) (string, error) {
 	}
 	defer f.Close()
 	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
+	if _, err := io.Copy(h, io.LimitReader(f, maxHashed)); err != nil {
 		return "", err
 	}
 	mode := ""
 	if info, err := f.Stat(); err == nil {
-		mode = info.Mode().String()
+		mode = fmt.Sprintf("%v %d", info.Mode(), info.Size())
 	}
 	return mode + " " + hex.EncodeToString(h.Sum(nil)), nil
 }
