@@ -198,6 +198,9 @@ func (s *Store) Load(run RunID) (Lease, error) {
 	if l.Run != run {
 		return Lease{}, fmt.Errorf("read lease of run %s: it is of run %.20q", run, l.Run)
 	}
+	if l.State != Open && l.State != Closed { // to take it for closed would say that nothing of it is left
+		return Lease{}, fmt.Errorf("read lease of run %s: state %.20q is not one that this version of sbxpair knows", run, l.State)
+	}
 	return l, nil
 }
 

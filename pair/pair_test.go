@@ -408,6 +408,28 @@ func TestLeftoversOfEveryKind(t *testing.T) {
 	}
 }
 
+// A record that a later version wrote, or that is torn, keeps its pair safe: it is neither closed nor lost.
+func TestLeaseThatCannotBeRead(t *testing.T) {
+	store := pair.NewStore(t.TempDir())
+	l := lease(pair.NewRunID(time.Now()), dead())
+	l.State = "paused"
+	if err := store.Create(l); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", "{", "{}", `{"run":"` + string(l.Run) + `","state":"paused"}`} {
+		if err := os.WriteFile(filepath.Join(store.Dir(l.Run), "lease.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := store.Load(l.Run); err == nil || errors.Is(err, pair.ErrNoLease) {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+		e := &engine{boxes: l.Run.Names()}
+		if found, err := pair.FindLeftovers(t.Context(), e, store, l.Engine); err == nil || len(found) != 0 {
+			t.Errorf("%q: prune would remove %+v, %v", text, found, err)
+		}
+	}
+}
+
 // asked is an engine in which something happens when its sandboxes are listed.
 type asked struct {
 	*engine
