@@ -98,6 +98,8 @@ type Probe struct {
 type Proof struct {
 	Probes []Probe  `json:"probes"`
 	Notes  []string `json:"notes,omitempty"` // what a person should know, such as a token that ends soon
+	// Owners says by role whose token it is, where the host told.
+	Owners map[string]string `json:"owners,omitempty"`
 }
 
 // AgentActed is one thing that the agent did: a turn, a tool call, a message.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/sbxpair/sbxpair/config"
 	"github.com/sbxpair/sbxpair/events"
@@ -27,7 +29,11 @@ func (r *run) prove(ctx context.Context) (string, error) {
 	if err == nil && !r.upOnly && r.finishes == "" {
 		err = r.takeInventory(ctx)
 	}
-	return fmt.Sprintf("%d answers as expected", len(proof.Probes)), err
+	detail := fmt.Sprintf("%d answers as expected", len(proof.Probes))
+	for _, role := range slices.Sorted(maps.Keys(proof.Owners)) {
+		detail += fmt.Sprintf(", %s's token is %s's", role, proof.Owners[role])
+	}
+	return detail, err
 }
 
 // takeProof asks from inside both sandboxes whether the pair is as planned, and records the answers.

@@ -65,8 +65,12 @@ func (r *run) input(ctx context.Context) (provision.Input, error) {
 	if err != nil {
 		return provision.Input{}, err
 	}
+	issues := provision.Use("")
+	if r.req.Issue > 0 && r.finishes == "" {
+		issues = provision.Needed
+	}
 	return provision.Input{
-		Run: r.id, Engine: r.engineRef, Repo: r.repo, AgentEnv: r.adapter.KeyEnv(r.provider), Gateway: r.way(),
+		Issues: issues, Hands: r.upOnly, Run: r.id, Engine: r.engineRef, Repo: r.repo, AgentEnv: r.adapter.KeyEnv(r.provider), Gateway: r.way(),
 		Empty: filepath.Join(r.req.Store.Dir(r.id), "empty"),
 	}.WithConfig(r.req.Config, version), nil
 }

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -21,8 +22,8 @@ func (r *run) finish(ctx context.Context, err error) error {
 		err = errors.Join(err, pair.Caught(func() error { r.salvage(ctx, err); return nil }))
 	}
 	r.blocked(ctx)
-	if err == nil && r.upOnly { // cancelled after its last step: then nothing is to stay
-		err = context.Cause(ctx)
+	if cause := context.Cause(ctx); err == nil && r.upOnly && cause != nil { // after its last step: then nothing is to stay
+		err = fmt.Errorf("keep the pair: %w", cause)
 	}
 	if crashed {
 		r.log.Emit(events.Noted{Text: "internal error: " + string(crash.Stack)})

@@ -114,7 +114,8 @@ func ForGitHub(repo, host string) (Profile, error) {
 	api, prefix := withPort(at.APIHost()), at.APIPath()
 	return Profile{Role: "github", Service: "github", Needs: []Need{
 		{Resource: api, Paths: []string{prefix + "/repos/" + repo + "/**"}, Reason: "issues, pull requests and comments of " + repo},
-		{Resource: api, Methods: []string{"GET"}, Paths: []string{prefix + "/user", prefix + "/search/issues"}, Reason: "whose token it is; search"},
+		{Resource: api, Methods: []string{"GET"}, Paths: []string{prefix + "/user"}, Reason: "whose token it is"},
+		{Resource: api, Methods: []string{"GET"}, Paths: []string{prefix + "/search/issues"}, Reason: "a person's search", Optional: true},
 		{Resource: api, Methods: []string{"GET"}, Paths: []string{prefix + "/rate_limit"}, Reason: "what is left of the token's rate", Optional: true},
 		{Resource: withPort(at.Host), Paths: []string{"/" + repo + ".git/**"}, Reason: "git over HTTPS for " + repo},
 	}}, nil

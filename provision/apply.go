@@ -47,9 +47,12 @@ func Apply(ctx context.Context, engine Engine, p *pair.Pair, plan Plan, creds Cr
 
 // Calls lists the engine calls that Apply will make for the plan, in the words of a [Report]: those of one group at the same time.
 func (p Plan) Calls() [][]string {
-	first := []string{"secret ls"}
+	var groups [][]string
+	if p.Agent.Secret.Strategy == PlainEnv {
+		groups = append(groups, []string{"secret ls"})
+	}
 	if p.Engine.PolicyUnset {
-		first = append(first, "policy init")
+		groups = append(groups, []string{"policy init"})
 	}
 	create, give := []string{}, []string{}
 	for _, s := range p.Specs() {
@@ -63,7 +66,7 @@ func (p Plan) Calls() [][]string {
 			give = append(give, "secret set "+string(s.Role))
 		}
 	}
-	return [][]string{first, create, give, {"ls", "policy ls", "secret ls"}}
+	return append(groups, create, give, []string{"ls", "policy ls", "secret ls"})
 }
 
 type apply struct {
@@ -73,9 +76,15 @@ type apply struct {
 
 	mu    sync.Mutex
 	calls []events.EngineCall
-	notes []string // written while nothing else of apply runs
+	notes []string
 
 	shadowed []string // global services that a worthless secret of each sandbox takes the place of
+}
+
+func (a *apply) note(texts ...string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.notes = append(a.notes, texts...)
 }
 
 // call makes one engine call and notes it.
@@ -95,22 +104,34 @@ func (a *apply) call(op string, do func() error) error {
 }
 
 func (a *apply) do(ctx context.Context, creds Credentials) error {
+	if a.plan.Agent.Secret.Strategy == PlainEnv { // the value goes in: what would go over it is looked for first
+		var listed []sbx.Secret
+		err := a.call("secret ls", func() (err error) { listed, err = a.engine.SecretList(ctx); return err })
+		if err == nil {
+			err = a.globals(listed)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if a.pair.Booted {
 		err := a.bind(ctx, creds)
 		if !errors.Is(err, sbx.ErrNotFound) && !errors.Is(err, sbx.ErrNotApplied) {
 			return err
 		}
 		// The pooled sandboxes are gone, or not what they were: a restart of the machine or the daemon does that.
-		a.notes = append(a.notes, "the pair from the pool could not be used, and was made anew: "+err.Error())
+		a.note("the pair from the pool could not be used, and was made anew: " + err.Error())
 		if err := a.pair.Clear(ctx); err != nil {
 			return err
 		}
 	}
-	if err := a.first(ctx); err != nil {
-		return err
+	if a.plan.Engine.PolicyUnset {
+		if err := a.initPolicy(ctx); err != nil {
+			return err
+		}
 	}
 	if a.plan.Agent.Secret.Strategy == PlainEnv {
-		a.notes = append(a.notes, "agent.strategy is plain-env: the agent's credential itself goes into its sandbox, where everything can read it")
+		a.note("agent.strategy is plain-env: the agent's credential itself goes into its sandbox, where everything can read it")
 	}
 	var makes []func(context.Context) error
 	for _, spec := range a.plan.Specs() {
@@ -127,30 +148,13 @@ func (a *apply) do(ctx context.Context, creds Credentials) error {
 	return a.readBack(ctx)
 }
 
-// first does what comes before the first sandbox.
-func (a *apply) first(ctx context.Context) error {
-	first := []func(context.Context) error{a.globals}
-	if a.plan.Engine.PolicyUnset {
-		first = append(first, a.initPolicy)
-	}
-	return both(ctx, first...)
-}
-
-// bind gives a pair from the pool its rules and secrets, all at once, and reads them back. Nothing runs in it yet, so
-// that what the engine has beside them can be looked at meanwhile.
+// bind gives a pair from the pool its rules and secrets, all at once, and reads them back.
 func (a *apply) bind(ctx context.Context, creds Credentials) error {
-	steps, shadows := []func(context.Context) error{a.globals}, []func(context.Context) error{}
+	var steps []func(context.Context) error
 	for _, spec := range a.plan.Specs() {
-		steps = append(steps, func(ctx context.Context) error { return a.credential(ctx, spec, creds.of(spec.Role)) })
-		for _, rule := range policyRules(spec) {
-			steps = append(steps, func(ctx context.Context) error { return a.rule(ctx, spec, rule) })
-		}
-		shadows = append(shadows, func(ctx context.Context) error { return a.shadows(ctx, spec) })
+		steps = append(steps, func(ctx context.Context) error { return a.give(ctx, spec, creds) })
 	}
 	if err := both(ctx, steps...); err != nil {
-		return err
-	}
-	if err := both(ctx, shadows...); err != nil {
 		return err
 	}
 	return a.readBack(ctx)
@@ -199,7 +203,6 @@ func (a *apply) create(ctx context.Context, s Spec) error {
 func (a *apply) give(ctx context.Context, s Spec, creds Credentials) error {
 	steps := []func(context.Context) error{
 		func(ctx context.Context) error { return a.credential(ctx, s, creds.of(s.Role)) },
-		func(ctx context.Context) error { return a.shadows(ctx, s) },
 	}
 	for _, rule := range policyRules(s) {
 		steps = append(steps, func(ctx context.Context) error { return a.rule(ctx, s, rule) })
@@ -252,7 +255,8 @@ func policyRules(s Spec) []sbx.PolicyRule {
 	return out
 }
 
-// readBack checks with one read of each kind that everything took effect: exit 0 is no proof.
+// readBack checks with one read of each kind that everything took effect: exit 0 is no proof. Nothing has run in the sandboxes yet, so
+// that what the engine brings beside ours is early enough looked at here.
 func (a *apply) readBack(ctx context.Context) error {
 	var rules []sbx.PolicyRule
 	var want []sbx.Secret
@@ -260,7 +264,7 @@ func (a *apply) readBack(ctx context.Context) error {
 	for _, s := range a.plan.Specs() {
 		specs = append(specs, a.spec(s))
 		rules = append(rules, policyRules(s)...)
-		want = append(want, s.listedSecrets(a.shadowed)...)
+		want = append(want, s.listedSecrets(nil)...)
 	}
 	return both(ctx,
 		func(ctx context.Context) error {
@@ -270,7 +274,7 @@ func (a *apply) readBack(ctx context.Context) error {
 			return a.checkRules(ctx, rules)
 		},
 		func(ctx context.Context) error {
-			return a.call("secret ls", func() error { return a.engine.VerifySecrets(ctx, want...) })
+			return a.checkSecrets(ctx, want)
 		},
 	)
 }

@@ -13,14 +13,33 @@ import (
 	"github.com/sbxpair/sbxpair/secrets"
 )
 
-// globals looks for global secrets, which the engine puts into every sandbox. A service is neutralised: the spec's own
-// scoped secret stands in its place, or a worthless one that is made for that. What cannot be is refused by name.
-func (a *apply) globals(ctx context.Context) error {
+// checkSecrets reads the engine's secrets back: all of ours are there, and global ones are kept out of both sandboxes, or refused.
+func (a *apply) checkSecrets(ctx context.Context, want []sbx.Secret) error {
 	var listed []sbx.Secret
 	err := a.call("secret ls", func() (err error) { listed, err = a.engine.SecretList(ctx); return err })
-	if err != nil {
+	if err == nil {
+		err = sbx.CheckSecrets(listed, want...)
+	}
+	if err == nil {
+		err = a.globals(listed)
+	}
+	if err != nil || len(a.shadowed) == 0 {
 		return err
 	}
+	var steps []func(context.Context) error
+	for _, spec := range a.plan.Specs() {
+		want = append(want, spec.listedSecrets(a.shadowed)...)
+		steps = append(steps, func(ctx context.Context) error { return a.shadows(ctx, spec) })
+	}
+	if err := both(ctx, steps...); err != nil {
+		return err
+	}
+	return a.call("secret ls", func() error { return a.engine.VerifySecrets(ctx, want...) })
+}
+
+// globals looks for global secrets, which the engine puts into every sandbox. A service is neutralised: the spec's own
+// scoped secret stands in its place, or a worthless one that is made for that. What cannot be is refused by name.
+func (a *apply) globals(listed []sbx.Secret) error {
 	for _, s := range listed {
 		switch {
 		case !s.Global(), s.Type == sbx.SecretRegistry: // a registry's is for pulling images, on the host
@@ -36,7 +55,7 @@ func (a *apply) globals(ctx context.Context) error {
 	for _, name := range a.shadowed {
 		for _, spec := range a.plan.Specs() {
 			if spec.Secret.Service != name {
-				a.notes = append(a.notes, fmt.Sprintf("the global secret for %s is kept from the %s sandbox by a worthless one in its place", name, spec.Role))
+				a.note(fmt.Sprintf("the global secret for %s is kept from the %s sandbox by a worthless one in its place", name, spec.Role))
 			}
 		}
 	}

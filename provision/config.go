@@ -20,6 +20,9 @@ func (in Input) WithConfig(c config.Config, version sbx.Version) Input {
 	for _, m := range c.Agent.Mounts {
 		in.Mounts = append(in.Mounts, sbx.Workspace{Path: m.Path, ReadOnly: m.ReadOnly})
 	}
+	if c.Requests.Issue > 0 && in.Issues == "" {
+		in.Issues = Wanted
+	}
 	in.Setup = c.Setup
 	for _, dir := range c.Setup.Agent.Toolchains {
 		in.Mounts = append(in.Mounts, sbx.Workspace{Path: dir, ReadOnly: true})

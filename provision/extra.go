@@ -160,10 +160,10 @@ func (a *apply) checkRules(ctx context.Context, want []sbx.PolicyRule) error {
 		if err != nil {
 			return err
 		}
-		a.notes = append(a.notes, more.notes...)
+		a.note(more.notes...)
 		if len(more.deny) > 0 {
 			deny = append(deny, sbx.PolicyRule{Sandbox: s.Name, Decision: sbx.Deny, Resources: more.deny})
-			a.notes = append(a.notes, fmt.Sprintf("denied to the %s sandbox, since the engine's own rules open it: %s", s.Role, strings.Join(more.deny, ", ")))
+			a.note(fmt.Sprintf("denied to the %s sandbox, since the engine's own rules open it: %s", s.Role, strings.Join(more.deny, ", ")))
 		}
 	}
 	if len(deny) == 0 {

@@ -120,9 +120,20 @@ type Plan struct {
 	Repo   string           `json:"repository"`
 	Fork   string           `json:"fork,omitempty"` // OWNER/NAME where branches are pushed; empty: to Repo
 	Host   string           `json:"github_host"`
+	// Issues says whether the token is to write issues; empty: the run has nothing to do with them.
+	Issues Use `json:"issues,omitempty"`
 	// Only is the one role that is made, for work that needs no other; empty is both.
 	Only pair.Role `json:"only,omitempty"`
 }
+
+// Use is how much a run depends on what a token may do.
+type Use string
+
+// The uses. Without what is wanted, a run goes on and says what it cannot do; without what is needed, it ends before it begins.
+const (
+	Wanted Use = "wanted"
+	Needed Use = "needed"
+)
 
 // Specs are the sandboxes that are made.
 func (p Plan) Specs() []Spec {
@@ -142,6 +153,8 @@ type Input struct {
 	Repo      string // OWNER/NAME
 	Fork      string // OWNER/NAME where branches are pushed instead; empty: to Repo
 	Host      string // of GitHub
+	Issues    Use    // of GitHub
+	Hands     bool   // a person will use the pair: it also gets what a run can do without
 	Only      pair.Role
 	Agent     string   // name of the agent adapter
 	Provider  string   // whose models it uses, as policy.ForAgent knows them; "" is its own
@@ -195,6 +208,11 @@ func New(in Input) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
+	if in.Hands {
+		for i := range githubProfile.Needs {
+			githubProfile.Needs[i].Optional = false
+		}
+	}
 	agentRules, err := rules(agentProfile, in.Paths, in.Allow, deny)
 	if err != nil {
 		return Plan{}, err
@@ -228,7 +246,7 @@ func New(in Input) (Plan, error) {
 		none = []sbx.Workspace{{Path: in.Empty}}
 	}
 	return Plan{
-		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Fork: in.Fork, Host: at.Host, Local: in.Local, Only: in.Only,
+		Run: in.Run, Engine: in.Engine, Repo: in.Repo, Fork: in.Fork, Host: at.Host, Local: in.Local, Issues: in.Issues, Only: in.Only,
 		Agent: Spec{
 			Role: pair.RoleAgent, Name: in.Run.Name(pair.RoleAgent),
 			Workspaces: append([]sbx.Workspace{in.Workspace}, in.Mounts...), Setup: in.Setup.Agent,

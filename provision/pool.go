@@ -209,8 +209,10 @@ func (p Pool) boot(ctx context.Context, one *pair.Pair) error {
 		}
 	}
 	a := &apply{engine: p.Engine, pair: one, plan: plan}
-	if err := a.first(ctx); err != nil {
-		return err
+	if p.Ref.PolicyUnset {
+		if err := a.initPolicy(ctx); err != nil {
+			return err
+		}
 	}
 	var creates []func(context.Context) error
 	var specs []sbx.CreateSpec

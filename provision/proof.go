@@ -43,12 +43,14 @@ const (
 	wantBlocked  want = "blocked"   // the policy refuses the host
 	wantRefused  want = "refused"   // the host answers 401, 403 or 404: the credential does not do there
 	wantMay      want = "permitted" // the host answers 422: it would have done it, had the request made sense
+	wantTold     want = "told"      // whatever the host tells
 )
 
 // Permissions of a fine-grained token that a run needs, as GitHub's settings name them: [events.Probe] has them as Needed.
 const (
-	MayPush = "Contents: read and write"
-	MayPull = "Pull requests: read and write"
+	MayPush  = "Contents: read and write"
+	MayPull  = "Pull requests: read and write"
+	MayIssue = "Issues: read and write"
 )
 
 type question struct {
@@ -57,10 +59,14 @@ type question struct {
 	want   want
 	body   string // of a POST; empty: a GET
 	needed string // permission without which the answer is another
+	spared bool   // without it the run goes on, and says so
 }
 
 // ownCredential is the name of the question that a role's own credential answers.
 const ownCredential = "own credential is accepted"
+
+// whose is the question whose token the github sandbox's is; the agent's host tells it beside its answer to the own credential.
+const whose = "whose token it is"
 
 // questions lists what is asked from inside each sandbox. None of them changes anything.
 func (p Plan) questions() map[pair.Role][]question {
@@ -78,6 +84,10 @@ func (p Plan) questions() map[pair.Role][]question {
 		// A branch that is not there cannot be merged: whoever may open a pull request is told that, others that they may not.
 		{name: "may open pull requests", url: pulls, want: wantMay, needed: MayPull,
 			body: `{"title":"sbxpair asks whether it may","head":"sbxpair-no-such-branch","base":"sbxpair-no-such-branch"}`},
+	}
+	github = append(github, question{name: whose, url: at.API + "user", want: wantTold})
+	if p.Issues != "" { // one without a title is never made
+		github = append(github, question{name: "may open issues", url: at.API + "repos/" + p.Repo + "/issues", want: wantMay, needed: MayIssue, spared: p.Issues == Wanted, body: `{"title":""}`})
 	}
 	for _, own := range []struct {
 		secret Binding
@@ -222,6 +232,12 @@ func Prove(ctx context.Context, p *pair.Pair, plan Plan, creds Credentials, fres
 	var proof events.Proof
 	for _, q := range asking {
 		proof.Probes, proof.Notes = append(proof.Probes, q.probes...), append(proof.Notes, q.notes...)
+		if q.owner != "" {
+			if proof.Owners == nil {
+				proof.Owners = map[string]string{}
+			}
+			proof.Owners[string(q.spec.Role)] = q.owner
+		}
 	}
 	return proof, errors.Join(errs...)
 }
@@ -242,6 +258,7 @@ type inquiry struct {
 	fresh  bool
 	probes []events.Probe
 	notes  []string
+	owner  string // of the token
 	errs   []error
 }
 
@@ -315,8 +332,20 @@ func (q *inquiry) ask(ctx context.Context, list []question) error {
 
 // judge notes the answer to one question.
 func (q *inquiry) judge(ask question, a reply) {
+	if ask.want == wantTold || ask.name == ownCredential {
+		if login := a.login(); login != "" {
+			q.owner = login
+		}
+		if ask.want == wantTold {
+			return
+		}
+	}
 	probe := events.Probe{Role: string(q.box.Role), Name: ask.name + " (" + ask.url + ")", Want: string(ask.want), Got: a.word(ask.want), Needed: ask.needed, Detail: a.about()}
 	probe.Passed = probe.Got == probe.Want
+	if !probe.Passed && ask.spared {
+		q.notes = append(q.notes, fmt.Sprintf("the %s sandbox's token may not do what the configuration asks for: it lacks %q (%s); sbxpair credential link", q.box.Role, ask.needed, probe.Got))
+		return
+	}
 	q.probes = append(q.probes, probe)
 	if probe.Passed {
 		q.tokenNotes(ask, a)
@@ -480,6 +509,18 @@ func (r reply) field(name string) string {
 	}
 	return ""
 }
+
+// login is whose token it is, if the answer names an account.
+func (r reply) login() string {
+	var said struct{ Login string }
+	if r.status != 200 || json.Unmarshal(r.body, &said) != nil || !account.MatchString(said.Login) {
+		return ""
+	}
+	return said.Login
+}
+
+// account is the shape of a name on GitHub; that of an app ends in [bot].
+var account = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,80}(\[bot\])?$`)
 
 // scopes are those of a classic or OAuth token. Other tokens have permissions instead.
 func (r reply) scopes() []string {

@@ -92,6 +92,9 @@ func (v *proving) prove(answers map[string]said, tail map[string]string, fresh b
 		}
 		text[p.Role] += fmt.Sprintf("%s\t%d\t%d\t%s\t%s\t%s\n", name, a.exit, a.status, b64(a.body), b64(a.stderr), b64(a.header))
 	}
+	if a, asked := answers["github: whose"]; asked { // what is told is no probe
+		text["github"] += fmt.Sprintf("whose token it is\t0\t%d\t%s\t\t\n", a.status, b64(a.body))
+	}
 	var rules []fake.ExecRule
 	for role, lines := range text {
 		for _, section := range []string{"ssh", "disk", "environ"} {
@@ -168,6 +171,29 @@ func TestProofPassesOnlyWhenEverythingIsAsPlanned(t *testing.T) {
 	}, nil, true)
 	if notes := strings.Join(proof.Notes, "\n"); err != nil || !strings.Contains(notes, "the agent sandbox's token ends on") || !strings.Contains(notes, "delete_repo") {
 		t.Errorf("notes %q, %v", notes, err)
+	}
+}
+
+// Whose tokens they are is told by the hosts, and what is not told is no failure; what the token may not do ends a run that cannot do
+// without, and is said to one that can.
+func TestProofOfOwnersAndIssues(t *testing.T) {
+	v := newProving(t, func(in *provision.Input) { in.Issues = provision.Needed })
+	proof, err := v.prove(map[string]said{"agent: own": {status: 200, body: `{"login":"octocat"}`}, "github: whose": {status: 200, body: `{"login":"octo-bot"}`}}, nil, true)
+	if err != nil || proof.Owners["agent"] != "octocat" || proof.Owners["github"] != "octo-bot" {
+		t.Errorf("owners %v, %v", proof.Owners, err)
+	}
+	proof, err = v.prove(map[string]said{"github: whose": {status: 403, body: `{"message":"Resource not accessible by integration"}`}}, nil, true)
+	if err != nil || len(proof.Owners) != 0 {
+		t.Errorf("an app's token: owners %v, %v", proof.Owners, err)
+	}
+	forbidden := map[string]said{"github: may open issues": {status: 403, body: `{"message":"Resource not accessible by personal access token"}`}}
+	if _, err := v.prove(forbidden, nil, true); !errors.Is(err, provision.ErrPermission) || !strings.Contains(err.Error(), provision.MayIssue) {
+		t.Errorf("issues are needed and forbidden: %v", err)
+	}
+	v.plan.Issues = provision.Wanted
+	proof, err = v.prove(forbidden, nil, true)
+	if notes := strings.Join(proof.Notes, "\n"); err != nil || !strings.Contains(notes, provision.MayIssue) || !strings.Contains(notes, "sbxpair credential link") {
+		t.Errorf("issues are wanted and forbidden: notes %q, %v", notes, err)
 	}
 }
 

@@ -260,6 +260,11 @@ func (c *Client) VerifySecrets(ctx context.Context, want ...Secret) error {
 	if err != nil {
 		return err
 	}
+	return CheckSecrets(listed, want...)
+}
+
+// CheckSecrets is [Client.VerifySecrets] for a listing that was read already.
+func CheckSecrets(listed []Secret, want ...Secret) error {
 	var missing []string
 	for _, w := range want {
 		if !slices.ContainsFunc(listed, w.listedAs) {

@@ -215,7 +215,7 @@ func (c cell) String() string {
 }
 
 // stepLine is the line by which a message says at which step the work ended.
-var stepLine = regexp.MustCompile(`(?m)^sbxpair: (no engine can be used|choose an engine|preflight|workspace|provision|proof|execute|end-state|verify|gate|deliver|release|remove|down |clean-up)`)
+var stepLine = regexp.MustCompile(`(?m)^sbxpair: (no engine can be used|choose an engine|preflight|workspace|provision|proof|execute|end-state|verify|gate|deliver|keep the pair|release|remove|down |clean-up)`)
 
 // meet makes the verb meet a fault at its n-th call, and checks what the table says of every cell: nothing is left, nothing
 // else is touched, the exit code is one that the fault explains, and a message names the step.
