@@ -183,13 +183,13 @@ func TestFieldReports(t *testing.T) {
 		}
 	})
 	t.Run("R056", func(t *testing.T) { // an SSH identity at hand fails the run
-		err := prove(t, fake.ExecRule{Stdout: "-- ssh\n256 SHA256:abc user@host (ED25519)\n-- disk\n-- environ\nHOME=/home/agent\n"})
+		err := prove(t, fake.ExecRule{Stdout: "-- ssh\n256 SHA256:abc user@host (ED25519)\n-- disk\n-- environ\nHOME=/home/agent\n\n-- end\n"})
 		if !errors.Is(err, provision.ErrNotProven) || !strings.Contains(err.Error(), "ssh.agentForwardingEnabled") {
 			t.Errorf("with a key offered: %v; want ErrNotProven with the remedy", err)
 		}
 	})
 	t.Run("R057", func(t *testing.T) { // a value in a process's environment is found
-		err := prove(t, fake.ExecRule{Stdout: "-- ssh\n-- disk\n-- environ\nX=" + creds.GitHub.Reveal() + "\n"})
+		err := prove(t, fake.ExecRule{Stdout: "-- ssh\n-- disk\n-- environ\nX=" + creds.GitHub.Reveal() + "\n\n-- end\n"})
 		if !errors.Is(err, provision.ErrNotProven) || strings.Contains(err.Error(), creds.GitHub.Reveal()) || !strings.Contains(err.Error(), "environment") {
 			t.Errorf("with a value visible: %v; want ErrNotProven without the value", err)
 		}

@@ -201,6 +201,7 @@ cat "$out/disk" 2>/dev/null
 rm -rf "$out"
 echo '-- environ'
 cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\000' '\n'
+printf '\n-- end\n'
 exit 0
 `
 
@@ -268,7 +269,6 @@ type told struct {
 	identities string // of SSH agents
 	disk       string // what has a credential's shape there, as PATH:TEXT
 	environ    string // and command lines, of all processes
-	complete   bool
 }
 
 // run asks in the sandbox.
@@ -299,12 +299,27 @@ func (q *inquiry) run(ctx context.Context, list []question) (told, error) {
 	if res.Code != 0 {
 		return told{}, fmt.Errorf("%w: the questions could not be asked in %s (exit %d): %s", ErrNotProven, q.box.Name, res.Code, bytes.TrimSpace(res.Stderr))
 	}
-	var t told
-	var rest string
-	t.answers, rest, _ = strings.Cut(string(res.Stdout), "-- ssh\n")
-	t.identities, rest, _ = strings.Cut(rest, "-- disk\n")
-	t.disk, t.environ, t.complete = strings.Cut(rest, "-- environ\n")
+	t, whole := parseTold(string(res.Stdout))
+	if !whole {
+		return told{}, fmt.Errorf("%w: what came back from %s was cut off, so it may have held anything; try again", ErrNotProven, q.box.Name)
+	}
 	return t, nil
+}
+
+// parseTold reads what [probeScript] prints. whole says that every section is there to its end: half an answer must not pass
+// for one that shows no value.
+func parseTold(text string) (t told, whole bool) {
+	text, whole = strings.CutSuffix(text, "\n-- end\n")
+	for _, section := range []struct {
+		text *string
+		next string
+	}{{&t.answers, "-- ssh\n"}, {&t.identities, "-- disk\n"}, {&t.disk, "-- environ\n"}} {
+		var found bool
+		*section.text, text, found = strings.Cut(text, section.next)
+		whole = whole && found
+	}
+	t.environ = text
+	return t, whole
 }
 
 // maxProof bounds what comes back of one inquiry, in bytes.
@@ -319,7 +334,7 @@ func (q *inquiry) ask(ctx context.Context, list []question) error {
 		q.judge(ask, answerOf(t.answers, ask))
 	}
 	q.hold("SSH identities", strings.TrimSpace(t.identities) == "", "a forwarded agent offers keys; turn it off (sbx settings set ssh.agentForwardingEnabled false)")
-	q.hold("credential values in any process's environment or command line", t.complete && !q.known.Contains([]byte(t.environ)), "a real value is visible, or they could not be read")
+	q.hold("credential values in any process's environment or command line", !q.known.Contains([]byte(t.environ)), "a real value is visible")
 	if q.fresh {
 		q.hold("credential values on the disk", !q.known.Contains([]byte(t.disk)), "a real value is in a file")
 		q.strangers(t.environ, t.disk)

@@ -45,6 +45,7 @@ type proving struct {
 	*bench
 	pair   *pair.Pair
 	probes []events.Probe // the questions
+	cut    int            // bytes that the end of each sandbox's answers lacks
 }
 
 func newProving(t *testing.T, change func(*provision.Input)) *proving {
@@ -57,7 +58,7 @@ func newProving(t *testing.T, change func(*provision.Input)) *proving {
 	if _, err := provision.Apply(t.Context(), b.engine.Unverified(), v.pair, b.plan, creds); err != nil {
 		t.Fatal(err)
 	}
-	b.script(fake.Script{Version: "0.47", Exec: []fake.ExecRule{{Match: "^sh -c", Stdout: "-- ssh\n-- disk\n-- environ\n"}}})
+	b.script(fake.Script{Version: "0.47", Exec: []fake.ExecRule{{Match: "^sh -c", Stdout: "-- ssh\n-- disk\n-- environ\n\n-- end\n"}}})
 	proof, err := provision.Prove(t.Context(), v.pair, b.plan, creds, true)
 	if err == nil {
 		t.Fatal("a proof without any answer passed")
@@ -100,7 +101,8 @@ func (v *proving) prove(answers map[string]said, tail map[string]string, fresh b
 		for _, section := range []string{"ssh", "disk", "environ"} {
 			lines += "-- " + section + "\n" + tail[role+": "+section]
 		}
-		rules = append(rules, fake.ExecRule{Match: "^sh -c", Sandbox: v.plan.Run.Name(pair.Role(role)), Stdout: lines})
+		lines += "\n-- end\n"
+		rules = append(rules, fake.ExecRule{Match: "^sh -c", Sandbox: v.plan.Run.Name(pair.Role(role)), Stdout: lines[:len(lines)-v.cut]})
 	}
 	v.script(fake.Script{Version: "0.47", Exec: rules})
 	return provision.Prove(v.t.Context(), v.pair, v.plan, creds, fresh)
@@ -161,6 +163,13 @@ func TestProofPassesOnlyWhenEverythingIsAsPlanned(t *testing.T) {
 		})
 	}
 	v.t = t
+	for cut := 1; cut < 30; cut += 7 { // an answer that is not whole may have held anything
+		v.cut = cut
+		if _, err := v.prove(nil, nil, true); !errors.Is(err, provision.ErrNotProven) {
+			t.Errorf("cut off %d bytes before its end: %v, want ErrNotProven", cut, err)
+		}
+	}
+	v.cut = 0
 	// Once the agent was at work its own test data may look like tokens; only real values count then.
 	if _, err := v.prove(nil, map[string]string{"agent: environ": "FAKE=ghp_" + strings.Repeat("a", 36) + "\n"}, false); err != nil {
 		t.Errorf("before delivery: %v", err)

@@ -289,6 +289,6 @@ func proved(args []string) int {
 		}
 		fmt.Printf("%s\t0\t%s\t%s\t\t\n", args[0], status, encode(body))
 	}
-	fmt.Print("-- ssh\n-- disk\n-- environ\nPATH=/usr/bin\n")
+	fmt.Print("-- ssh\n-- disk\n-- environ\nPATH=/usr/bin\n\n-- end\n")
 	return 0
 }
