@@ -152,7 +152,7 @@ func TestProvidersHeads(t *testing.T) {
 	if strings.Contains(heads, "canary") || !strings.Contains(heads, "X-Request-Id") {
 		t.Errorf("the key is shown: %s", heads)
 	}
-	if list := w.entries(); len(list) != 3 || list[0].Input == 0 || list[1].Input == 0 || list[2].Input == 0 {
+	if list := w.settled(); len(list) != 3 || list[0].Input == 0 || list[1].Input == 0 || list[2].Input == 0 {
 		t.Errorf("not counted: %+v", list)
 	}
 }
@@ -207,7 +207,7 @@ func TestHangUpBeforeTheBill(t *testing.T) {
 	for deadline := time.Now().Add(10 * time.Second); len(w.entries()) == 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
-	if list := w.entries(); len(list) != 1 || list[0].Output != 50000 || list[0].Estimated {
+	if list := w.settled(); len(list) != 1 || list[0].Output != 50000 || list[0].Estimated {
 		t.Errorf("%+v", list)
 	}
 }
@@ -286,10 +286,10 @@ func TestRefusalsAreBounded(t *testing.T) {
 	for range 150 {
 		w.ask(gateway.OpenAI, "POST", "/responses", `{"model":"m-2"}`, nil)
 	}
-	if list := w.entries(); len(list) != 100 {
+	if list := w.settled(); len(list) != 100 {
 		t.Errorf("%d lines", len(list))
 	}
-	if status, _ := w.ask(gateway.OpenAI, "POST", "/responses", `{"model":"m-1"}`, nil); status != 200 || len(w.entries()) != 101 {
-		t.Errorf("a call that is allowed: %d, %d lines", status, len(w.entries()))
+	if status, _ := w.ask(gateway.OpenAI, "POST", "/responses", `{"model":"m-1"}`, nil); status != 200 || len(w.settled()) != 101 {
+		t.Errorf("a call that is allowed: %d, %d lines", status, len(w.settled()))
 	}
 }

@@ -122,19 +122,43 @@ func (w *world) ask(api gateway.API, method, path, body string, change func(*htt
 }
 
 // entries are the lines of calls that have ended.
-func (w *world) entries() (list []gateway.Entry) {
+func (w *world) entries() []gateway.Entry {
 	w.t.Helper()
-	text := read(w.t, w.path)
-	for line := range strings.Lines(text) {
+	ended, _ := w.lines()
+	return ended
+}
+
+// settled are the lines of all calls, once none is under way: the last piece of an answer comes before its line.
+func (w *world) settled() []gateway.Entry {
+	w.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		ended, begun := w.lines()
+		if begun <= 0 {
+			return ended
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%d calls are still under way", begun)
+		}
+	}
+}
+
+// lines reads the ledger: the lines of calls that have ended, and counts the calls that have begun and not ended.
+func (w *world) lines() (ended []gateway.Entry, begun int) {
+	w.t.Helper()
+	open := map[string]bool{}
+	for line := range strings.Lines(read(w.t, w.path)) {
 		var e gateway.Entry
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			w.t.Fatalf("ledger line %q: %v", line, err)
 		}
-		if !e.UnderWay {
-			list = append(list, e)
+		if e.UnderWay {
+			open[e.Call] = true
+			continue
 		}
+		delete(open, e.Call)
+		ended = append(ended, e)
 	}
-	return list
+	return ended, len(open)
 }
 
 func events(lines ...string) http.HandlerFunc {
@@ -192,7 +216,7 @@ func TestFormats(t *testing.T) {
 			}); status != 200 || !strings.Contains(strings.ToLower(body), "usage") {
 				t.Fatalf("%d: %s", status, body)
 			}
-			list := w.entries()
+			list := w.settled()
 			if len(list) != 1 || list[0].Usage != tt.want || list[0].Run != "run1" || list[0].Model != "m-1" || list[0].Batch != "night" || list[0].Status != 200 {
 				t.Fatalf("ledger: %+v", list)
 			}
@@ -322,7 +346,7 @@ func TestCaps(t *testing.T) {
 			if err != nil || !strings.Contains(body, capped) || capped == "" || spent.Calls != calls {
 				t.Errorf("%+v, %q, %v", spent, capped, err)
 			}
-			last := w.entries()[calls]
+			last := w.settled()[calls]
 			if last.Refused != capped || last.Status != 0 {
 				t.Errorf("ledger: %+v", last)
 			}
@@ -509,7 +533,7 @@ func TestProvidersFaults(t *testing.T) {
 	if status, body := gone.ask(gateway.OpenAI, "POST", "/responses", `{"model":"m-1"}`, nil); status != 502 || !strings.Contains(body, "openai gives no answer") {
 		t.Errorf("%d: %s", status, body)
 	}
-	if e := gone.entries()[0]; !e.Estimated || e.Status != 0 {
+	if e := gone.settled()[0]; !e.Estimated || e.Status != 0 {
 		t.Errorf("%+v", e)
 	}
 }

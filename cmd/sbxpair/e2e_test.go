@@ -358,7 +358,7 @@ func TestStepByStep(t *testing.T) {
 	if err := os.WriteFile(s.Config, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sbxpair(t, s, "plan", "--repo", stage.FullName, "--dir", s.Work).want(t, 0, "/repos/octo/slugify/**", "policy init", "13 engine calls")
+	sbxpair(t, s, "plan", "--repo", stage.FullName, "--dir", s.Work).want(t, 0, "/repos/octo/slugify/**", "policy init", "15 engine calls")
 	if ls := sbxpair(t, s, "ls", "--all"); ls.stdout != "" {
 		t.Errorf("plan made something: %q", ls.stdout)
 	}

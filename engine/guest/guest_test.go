@@ -58,6 +58,13 @@ func TestGrow(t *testing.T) {
 			t.Errorf("%d is taken for one of it", pid)
 		}
 	}
+	unknown := map[int]bool{0: true} // the client was killed before it noted the root
+	grow(procs, unknown)
+	for _, p := range procs {
+		if want := p.pid == 15 || p.pid == 16; unknown[p.pid] != want {
+			t.Errorf("without a root: %d is taken for one of it: %v", p.pid, unknown[p.pid])
+		}
+	}
 }
 
 func TestReadProcsMark(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 const killPasses = 50
 
 // killTree kills the processes that an exec started: root, all its descendants, whatever shares a session with one of
-// them, and whatever carries the exec's mark. It looks again until a pass finds nothing new alive.
+// them, and whatever carries the exec's mark. It looks again until a pass finds nothing new alive. root is 0 where nobody
+// knows it: then the mark alone leads to them.
 func killTree(proc, mark string, root int) error {
 	self := os.Getpid()
 	known := map[int]bool{root: true}
@@ -48,16 +49,18 @@ type process struct {
 	zombie, marked       bool
 }
 
-// grow adds to known what belongs to it, until nothing is added.
+// grow adds to known what belongs to it, until nothing is added. Parent 0 is nobody's: every program that was started from
+// outside has it, those of other execs too.
 func grow(procs []process, known map[int]bool) {
 	sessions := map[int]bool{}
+	child := func(p process) bool { return p.parent > 0 && known[p.parent] }
 	for grew := true; grew; {
 		grew = false
 		for _, p := range procs {
 			if p.pid == 1 || p.pid == os.Getpid() {
 				continue
 			}
-			if !known[p.pid] && (p.marked || known[p.parent] || sessions[p.session]) {
+			if !known[p.pid] && (p.marked || child(p) || sessions[p.session]) {
 				known[p.pid] = true
 			}
 			if known[p.pid] && !sessions[p.session] {
@@ -66,7 +69,7 @@ func grow(procs []process, known map[int]bool) {
 			}
 		}
 		for _, p := range procs {
-			if p.pid != 1 && p.pid != os.Getpid() && !known[p.pid] && (known[p.parent] || sessions[p.session]) {
+			if p.pid != 1 && p.pid != os.Getpid() && !known[p.pid] && (child(p) || sessions[p.session]) {
 				known[p.pid], grew = true, true
 			}
 		}
