@@ -162,7 +162,7 @@ func TestFieldReports(t *testing.T) {
 func TestRecords(t *testing.T) {
 	s := setScene(t, false)
 	run, dir := s.orphan()
-	s.change(run, func(l *pair.Lease) { l.Owner.Host = "elsewhere" })
+	s.change(run, func(l *pair.Lease) { l.Owner.Host, l.Owner.Boot = "elsewhere", "another" })
 	sbxpair(t, s.Stage, "down", string(run)).want(t, exitUsage, "which is at work") // heard of just now
 	long := time.Now().Add(-time.Hour)
 	if err := os.Chtimes(filepath.Join(dir, "lease.json"), long, long); err != nil {
