@@ -431,8 +431,8 @@ secret and rule is untouched, no lease is open, the exit code is one that the fa
 shown, and a run that says it is done has opened one pull request. At the end of each part: no process is left, and no token is in any file. Calls
 that go out at the same time can change places; the names are those of a clean pass. 0 means that the call was made again, or that the work can do without it.
 
-It is what ` + "`SBXPAIR_FAULTS=all go test ./cmd/sbxpair -run FaultTable -timeout 3h -update`" + ` saw; ` + "`SBXPAIR_FAULTS=each`" + ` makes each call meet one
-of the faults. ` + "`make test`" + ` makes every fault meet one call of ` + "`up`" + ` and one a whole run on sbx-local, and in
+A part with every cell filled is what ` + "`SBXPAIR_FAULTS=all go test ./cmd/sbxpair -run FaultTable -timeout 3h -update`" + ` saw; one with a cell for each
+call is what ` + "`SBXPAIR_FAULTS=each`" + ` saw. ` + "`make test`" + ` makes every fault meet one call of ` + "`up`" + ` and one a whole run on sbx-local, and in
 ` + "`provision TestFaultAtEveryCall`" + ` every call of making a pair meet five faults.
 `
 
