@@ -251,6 +251,19 @@ func TestInterruptInEachPhase(t *testing.T) {
 	}
 }
 
+// startRun starts a run that is not waited for here: ended gets its end, after which stderr may be read.
+func startRun(ctx context.Context, t *testing.T, s *stage.Stage) (cmd *exec.Cmd, stderr *bytes.Buffer, ended <-chan error) {
+	t.Helper()
+	cmd, stderr = s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...), &bytes.Buffer{}
+	cmd.Stderr = stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	return cmd, stderr, done
+}
+
 // awaitPhase returns when the event log of the only run says that phase has started.
 func awaitPhase(ctx context.Context, state string, phase events.Phase, ended <-chan error) error {
 	started := []byte(fmt.Sprintf(`"type":"phase.started","data":{"phase":%q`, phase))
@@ -465,14 +478,9 @@ func TestPruneAfterKill(t *testing.T) {
 	s := open(t, stage.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	cmd, stderr, ended := startRun(ctx, t, s)
 	if err := awaitPhase(ctx, s.State, events.PhaseExecute, ended); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s", err, stderr)
 	}
 	sbxpair(t, s, "prune", "--force").want(t, 0, "nothing to prune") // its owner lives
 	cmd.Process.Kill()
@@ -487,14 +495,7 @@ func TestKilledProxy(t *testing.T) {
 	s := open(t, stage.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	cmd, stderr, ended := startRun(ctx, t, s)
 	if err := awaitPhase(ctx, s.State, events.PhaseExecute, ended); err != nil {
 		t.Fatal(err)
 	}

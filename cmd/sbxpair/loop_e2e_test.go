@@ -111,14 +111,7 @@ func killedIn(t *testing.T, s *stage.Stage, phase events.Phase, sig syscall.Sign
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	cmd, stderr, ended := startRun(ctx, t, s)
 	if err := awaitSession(ctx, s.State, phase, ended); err != nil {
 		t.Fatalf("%v\n%s", err, stderr.String())
 	}

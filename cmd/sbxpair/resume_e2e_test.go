@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -53,14 +52,7 @@ esac
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		cmd := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s.Stage)...)...)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
+		cmd, stderr, ended := startRun(ctx, t, s.Stage)
 		err := await(ctx, string(phase), ended, func() bool {
 			if phase != events.PhaseDeliver {
 				_, err := os.Stat(file("in"))
