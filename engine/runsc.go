@@ -163,14 +163,19 @@ func (e *Engine) destroy(ctx context.Context, r Record) error {
 	ctx = context.WithoutCancel(ctx)
 	root := e.runscRoot(r.ID)
 	var errs []error
+	whole := r.Status == Stopped
 	if entries, err := os.ReadDir(root); err == nil && len(entries) > 0 {
-		if err := e.runsc(ctx, deleteTimeout, r, "delete", "--force", containerID(r.ID)); err != nil {
+		err := e.runsc(ctx, deleteTimeout, r, "delete", "--force", containerID(r.ID))
+		if err != nil {
 			e.logger().Warn("gVisor could not delete a sandbox; killing it", "sandbox", r.Name, "err", err)
 		}
+		whole = err == nil && (r.Status == Running || r.Status == Stopped)
 	}
-	// What gVisor knows nothing of, or could not end: every process of the sandbox has this argument.
+	// What gVisor knows nothing of, or could not end: every process of the sandbox has this argument. Where no command died
+	// over a start or stop, all have ended with the delete, and a look at every process of the machine is saved: each of
+	// many sandboxes has several.
 	deadline := time.Now().Add(deleteTimeout)
-	for killByArg("--root="+root) > 0 {
+	for !whole && killByArg("--root="+root) > 0 {
 		if time.Now().After(deadline) {
 			errs = append(errs, errors.New("processes of the sandbox do not end"))
 			break
