@@ -114,6 +114,7 @@ const (
 // Prune removes the given leftovers and closes their leases, several at the same time. It goes on after a failure; the
 // error matches [ErrLeft].
 func Prune(ctx context.Context, engine Engine, store *Store, leftovers []Leftover) error {
+	engine = Together(engine)
 	err := Several(leftovers, func(left Leftover) error {
 		if err := prune(ctx, engine, store, left); err != nil {
 			return fmt.Errorf("run %s: %w", left.Run, err)

@@ -241,8 +241,9 @@ func (p Pool) Drain(ctx context.Context, stale bool) ([]pair.RunID, error) {
 	for i, l := range chosen {
 		index[l.Run] = i
 	}
+	engine := pair.Together(p.Engine)
 	err = pair.Several(chosen, func(l pair.Lease) (err error) {
-		gone[index[l.Run]], err = p.remove(ctx, l)
+		gone[index[l.Run]], err = p.remove(ctx, engine, l)
 		return err
 	})
 	var removed []pair.RunID
@@ -255,12 +256,12 @@ func (p Pool) Drain(ctx context.Context, stale bool) ([]pair.RunID, error) {
 }
 
 // remove takes one pair out of the pool and removes it; a run may have been faster.
-func (p Pool) remove(ctx context.Context, l pair.Lease) (bool, error) {
+func (p Pool) remove(ctx context.Context, engine pair.Engine, l pair.Lease) (bool, error) {
 	taken, err := p.Store.Take(func(have pair.Lease) bool { return have.Run == l.Run }, pair.Self())
 	if err != nil || taken.Run == "" {
 		return false, err
 	}
-	if _, err := pair.Attach(p.Engine, p.Store, taken).Release(ctx, "drained", bootLimit); err != nil {
+	if _, err := pair.Attach(engine, p.Store, taken).Release(ctx, "drained", bootLimit); err != nil {
 		return false, err
 	}
 	return true, os.RemoveAll(filepath.Dir(Mount(p.Store, l.Run)))
@@ -270,7 +271,7 @@ func (p Pool) remove(ctx context.Context, l pair.Lease) (bool, error) {
 func (p Pool) Yield(ctx context.Context) (bool, error) {
 	chosen, err := p.Drainable(false)
 	for _, l := range chosen {
-		gone, removeErr := p.remove(ctx, l)
+		gone, removeErr := p.remove(ctx, p.Engine, l)
 		if err = errors.Join(err, removeErr); gone || err != nil {
 			return gone, err
 		}

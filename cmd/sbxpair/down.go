@@ -76,9 +76,15 @@ func runDown(ctx context.Context, a *app, args []string, o downOptions) error {
 				a.log.Warn("what nobody fetched goes with the workspace", "what", step.What, "lost", step.Lost)
 			}
 		}
+		engines := map[pair.EngineRef]pair.Engine{}
+		for _, l := range chosen {
+			if engines[l.Engine] == nil {
+				engines[l.Engine] = pair.Together(a.known(l.Engine).Unverified())
+			}
+		}
 		var mu sync.Mutex
 		errs = append(errs, pair.Several(chosen, func(l pair.Lease) error {
-			err := a.takeDown(ctx, l, o.force)
+			err := a.takeDown(ctx, engines[l.Engine], l, o.force)
 			if err == nil {
 				mu.Lock()
 				defer mu.Unlock()
@@ -100,8 +106,8 @@ func runDown(ctx context.Context, a *app, args []string, o downOptions) error {
 }
 
 // takeDown removes one pair and its workspace.
-func (a *app) takeDown(ctx context.Context, l pair.Lease, force bool) error {
-	err := pair.TakeDown(ctx, a.known(l.Engine).Unverified(), a.store(), l, releaseLimit, force)
+func (a *app) takeDown(ctx context.Context, engine pair.Engine, l pair.Lease, force bool) error {
+	err := pair.TakeDown(ctx, engine, a.store(), l, releaseLimit, force)
 	if errors.Is(err, sbx.ErrNotInstalled) {
 		return fmt.Errorf("run %s: its engine is not there any more (sbxpair down --force %s closes the record): %w", l.Run, l.Run, err)
 	}
