@@ -245,3 +245,44 @@ func (a *attacker) flood(ctx context.Context) (string, error) {
 	}
 	return "", errors.New("4,096 connections")
 }
+
+// crowd asks for answers that do not come, over a few connections, until one request is turned away.
+func (a *attacker) crowd(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	const conns, streams = 5, 120
+	answers := make(chan string, conns*streams)
+	for range conns {
+		tr := &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: proxyAddr}), ForceAttemptHTTP2: true}
+		defer tr.CloseIdleConnections()
+		ask := func(path string) string {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.github.com"+path, nil)
+			if err != nil {
+				return err.Error()
+			}
+			resp, err := tr.RoundTrip(req)
+			if err != nil {
+				return err.Error()
+			}
+			defer resp.Body.Close()
+			body, _ := io.ReadAll(resp.Body)
+			return fmt.Sprintf("%d %.100s", resp.StatusCode, body)
+		}
+		if first := ask("/"); !strings.HasPrefix(first, "200 ") { // the connection that the rest shares
+			return first, nil
+		}
+		for range streams {
+			go func() { answers <- ask("/wait") }() // ends with ctx
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("%d requests are under way", conns*streams)
+		case answer := <-answers:
+			if strings.HasPrefix(answer, "503 ") {
+				return answer, nil
+			}
+		}
+	}
+}

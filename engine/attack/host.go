@@ -448,6 +448,9 @@ func limitAttempts() []attempt {
 				return fr.WriteContinuation(1, false, bytes.Repeat([]byte("\x00\x03x-a\x0a0123456789"), 800))
 			})
 		}},
+		{name: "limit-http2-requests", what: "more requests at once over HTTP/2 than connections may be open: those on top are turned away, and others go on", try: func(ctx context.Context, a *attacker) (string, error) {
+			return a.crowd(ctx)
+		}, host: "api.github.com:443", reason: "Too many requests"},
 		{name: "limit-connections", what: "all connections of the proxy: others go on, and so does this one afterwards", try: func(ctx context.Context, a *attacker) (string, error) {
 			return a.flood(ctx)
 		}, host: "gateway.docker.internal:3128", reason: "Too many connections"},

@@ -225,12 +225,12 @@ func framingAttempts() []attempt {
 		bad("header-flood", "a header without an end", "header is too large", head+"X-A: "+strings.Repeat("a", 64<<10)+"\r\n\r\n"),
 		{name: "chunk-extension", what: "a chunk whose size line ends in two ways", try: func(ctx context.Context, a *attacker) (string, error) {
 			return onlyFirst(a.exchange(ctx, head+"Transfer-Encoding: chunked\r\n\r\n3;\n\r\nabc\r\n0\r\n\r\n"+hidden))
-		}},
+		}, host: "open.test:80", reason: "Malformed request: body"},
 		{name: "chunk-size", what: "a chunk's size with a sign, spaces, and too many digits", try: func(ctx context.Context, a *attacker) (string, error) {
 			return each([]string{"-3", "+3", "0x3", "3 3", "00000000000000000000003"}, func(size string) (string, error) {
 				return onlyFirst(a.exchange(ctx, head+"Transfer-Encoding: chunked\r\n\r\n"+size+"\r\nabc\r\n0\r\n\r\n"+hidden))
 			})
-		}},
+		}, host: "open.test:80", reason: "Malformed request: body"},
 		{name: "pipelined-denied", what: "a denied request right behind an allowed one", try: func(ctx context.Context, a *attacker) (string, error) {
 			answer, err := a.exchange(ctx, "GET http://open.test/first HTTP/1.1\r\nHost: open.test\r\n\r\nGET http://evil.test/ HTTP/1.1\r\nHost: evil.test\r\nConnection: close\r\n\r\n")
 			if err != nil {
@@ -289,6 +289,11 @@ func pathAttempts() []attempt {
 		one("method-other", "a method outside the rule", none, "POST", "/repos/a/x"),
 		one("method-case", "the method in lower case, and one that is not known", none, "get", "/repos/a/x"),
 		one("options-star", "OPTIONS *", "", "OPTIONS", "*"),
+		{name: "method-header", what: "a header that asks the server for another method or path than the request's line", try: func(ctx context.Context, a *attacker) (string, error) {
+			return each([]string{"X-HTTP-Method-Override: DELETE", "X_Http_Method: PUT", "X-Original-URL: /repos/b", "X-Rewrite-URL: /repos/b"}, func(header string) (string, error) {
+				return a.denied(ctx, "GET", "https://paths.test/repos/a/x", header)
+			})
+		}, host: "paths.test:443", reason: "asks for something else"},
 		{name: "path-http2", what: "dot segments over HTTP/2", try: func(ctx context.Context, a *attacker) (string, error) {
 			return a.denied(ctx, "GET", "https://paths.test/repos/a/%2e%2e/b")
 		}, host: "paths.test:443", reason: none},

@@ -52,6 +52,15 @@ func secretAttempts() []attempt {
 		{name: "foreign-query", what: "the same in the address", try: refused("https://api.github.com/?access_token=ghp_0123456789"), host: "api.github.com:443", reason: "Credential in the query"},
 		{name: "foreign-cookie", what: "somebody's session", try: refused("https://github.com/", "Cookie: a=b; user_session=0123"), host: "github.com:443", reason: "Foreign credential in a cookie"},
 		{name: "two-credentials", what: "a placeholder and a foreign credential in one repeated header", try: refused("https://api.github.com/", "Authorization: Bearer "+githubPlaceholder, "Authorization: Bearer ghp_0123456789"), host: "api.github.com:443", reason: "Repeated Authorization"},
+		{name: "foreign-trailer", what: "a foreign credential, or a Host, behind the body", try: func(ctx context.Context, a *attacker) (string, error) {
+			return each([]string{"Authorization: Bearer ghp_0123456789", "Host: evil.test"}, func(trailer string) (string, error) {
+				name, _, _ := strings.Cut(trailer, ":")
+				return a.inside(ctx, "api.github.com:443", "api.github.com", "POST / HTTP/1.1\r\nHost: api.github.com\r\nTrailer: "+name+"\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"+trailer+"\r\n\r\n")
+			})
+		}, host: "api.github.com:443", reason: "in a trailer"},
+		{name: "placeholder-trailer", what: "a placeholder behind the body, where nothing is filled in", try: func(ctx context.Context, a *attacker) (string, error) {
+			return a.inside(ctx, "echo.test:443", "echo.test", "POST / HTTP/1.1\r\nHost: echo.test\r\nTrailer: X-Key\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Key: "+a.Placeholder+"\r\n\r\n")
+		}, host: "echo.test:443", reason: "Placeholder in the X-Key trailer"},
 		{name: "connection-header", what: "naming a placeholder's header as one of this hop only: it goes no further, filled in or not", try: func(ctx context.Context, a *attacker) (string, error) {
 			c, err := a.secure(ctx, "echo.test:443", "echo.test", "http/1.1")
 			if err != nil {
@@ -62,6 +71,7 @@ func secretAttempts() []attempt {
 			return drain(c)
 		}},
 		{name: "echo-header", what: "a server that sends the value back in a header", try: echo("GET", "/echo", "***", "X-Key: PLACEHOLDER")},
+		{name: "echo-name", what: "the same as the name of a header", try: echo("GET", "/echo-name", "SERVER", "X-Key: PLACEHOLDER")},
 		{name: "echo-basic", what: "a server that sends the value back encoded, as it got it", try: echo("GET", "/echo", "***", "Authorization: Basic PASSWORD")},
 		{name: "echo-basic-body", what: "the same in a body", try: echo("GET", "/echo-body", "****", "Authorization: Basic PASSWORD")},
 		{name: "echo-body", what: "a server that sends the value back in a body", try: echo("GET", "/echo-body", "****", "X-Key: PLACEHOLDER")},

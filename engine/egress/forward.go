@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -51,6 +52,11 @@ func (cl *client) forward(ctx context.Context, req *http.Request, t target, secu
 	defer resp.Body.Close()
 	body.answering()
 	if resp.StatusCode == http.StatusSwitchingProtocols {
+		if !x.agreed(resp) { // behind it requests would go by unseen
+			const why = "The server changes to a protocol that it was not asked for"
+			cl.record(t, rules.Entry{Type: rules.Forward, Kind: "protocol", Reason: why, Method: x.out.Method, Path: x.out.URL.EscapedPath()})
+			return cl.answerUnread(body, watch, req, http.StatusBadGateway, why+".\n")
+		}
 		watch.stop()
 		cl.switchProtocols(ctx, resp)
 		return false
@@ -68,6 +74,25 @@ type exchange struct {
 	upgrade string
 	expect  bool            // the client waits for a 100
 	used    []secrets.Value // what was put in
+	body    *checkedBody    // nil without a body
+}
+
+// agreed reports whether an answer changes to a protocol that the request offered.
+func (x *exchange) agreed(resp *http.Response) bool {
+	offered := fields(x.upgrade)
+	taken := fields(upgradeOf(resp.Header))
+	return len(taken) > 0 && !slices.ContainsFunc(taken, func(name string) bool { return !slices.Contains(offered, name) })
+}
+
+// fields returns the parts of a header that is a list, in lower case.
+func fields(list string) []string {
+	var out []string
+	for part := range strings.SplitSeq(strings.ToLower(list), ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
 }
 
 // A stop is the page for a request that does not go, or did not get there. It is in the log already.
@@ -96,9 +121,12 @@ func (s *session) prepare(ctx context.Context, req *http.Request, t target, secu
 		note(entryOf(d))
 		return nil, &stop{http.StatusForbidden, blockPage(t, d)}
 	}
+	if name := overriding(req.Header); d.Inspect && name != "" {
+		return refuse(&refusal{http.StatusForbidden, "protocol", "The " + name + " header asks for something else than what the rules decide on"})
+	}
 	out := &http.Request{
 		Method: req.Method, URL: upstreamURL(req, t, secure), Host: t.wireHost(secure), Header: req.Header.Clone(),
-		ContentLength: req.ContentLength, Body: req.Body, Trailer: req.Trailer,
+		ContentLength: req.ContentLength, Body: req.Body,
 	}
 	if d.Inspect && path.Changed() {
 		// Ask for what was decided on, not for what it could be read as.
@@ -125,6 +153,9 @@ func (s *session) prepare(ctx context.Context, req *http.Request, t target, secu
 		out.Header.Set("Upgrade", x.upgrade)
 	}
 	used, err := s.inject(ctx, t, secure, out.URL, out.Header)
+	if err == nil {
+		err = x.checkBody(s, req, note)
+	}
 	if err != nil {
 		why, _ := errors.AsType[*refusal](err)
 		return refuse(why)
@@ -159,6 +190,9 @@ func (s *session) send(ctx context.Context, x *exchange, f *flow) (*http.Respons
 		resp, err = trip.RoundTrip(x.out.WithContext(trace))
 	}
 	if err != nil {
+		if why := x.body.refused(); why != nil { // is in the log
+			return nil, &stop{why.status, "Refused by the proxy: " + why.reason + ".\n"}
+		}
 		if denied, ok := errors.AsType[*deniedError](err); ok {
 			note(entryOf(denied.decision))
 			return nil, &stop{http.StatusForbidden, blockPage(x.target, denied.decision)}
@@ -223,8 +257,7 @@ func (s *session) transport(ctx context.Context, x *exchange) (http.RoundTripper
 
 // changesHTTP reports whether an upgrade is to another form of HTTP or to TLS.
 func changesHTTP(upgrade string) bool {
-	for name := range strings.SplitSeq(strings.ToLower(upgrade), ",") {
-		name = strings.TrimSpace(name)
+	for _, name := range fields(upgrade) {
 		if name == "h2c" || strings.HasPrefix(name, "http/") || strings.HasPrefix(name, "tls/") {
 			return true
 		}
@@ -273,17 +306,6 @@ func (t target) wireHost(secure bool) string {
 		return "[" + t.rule.String() + "]"
 	}
 	return t.rule.String()
-}
-
-// describe words a transport error for a log and a page, without the addresses of our own side.
-func describe(err error) string {
-	if op, ok := errors.AsType[*url.Error](err); ok {
-		err = op.Err
-	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
-		return op.Op + ": " + op.Err.Error()
-	}
-	return err.Error()
 }
 
 // A requestBody streams the client's body to the server. It says "100 Continue" when the server's side first reads,

@@ -468,3 +468,9 @@ func mustURL(s string) *url.URL {
 	}
 	return u
 }
+
+func poolOf(ca *CA) *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca.CertPEM())
+	return pool
+}

@@ -256,10 +256,7 @@ func (in *injection) checkOthers(u *url.URL, service *vault.Binding) error {
 
 // checkLeft refuses a request that still holds a placeholder: it would reach the server as it is (OpenShell#2162).
 func (in *injection) checkLeft(u *url.URL, all []vault.Binding) error {
-	marked := func(text string) bool {
-		return strings.Contains(text, "sbxproxymanaged") || strings.Contains(text, "sbx-cs-") ||
-			slices.ContainsFunc(all, func(b vault.Binding) bool { return b.Placeholder != "" && strings.Contains(text, b.Placeholder) })
-	}
+	marked := func(text string) bool { return isMarked(text, all) }
 	for name, values := range in.header {
 		for _, text := range values {
 			decoded, _ := decodeBasic(name, text)
@@ -325,11 +322,17 @@ func (in *injection) encode(pair string) string {
 	return "Basic " + text
 }
 
-// mask takes credentials out of the header of an answer, should a server echo them there.
+// mask takes credentials out of the header of an answer, should a server echo them there. A name that holds one, in whatever
+// case it arrived, goes with its line.
 func (s *session) mask(h http.Header, used []secrets.Value) {
 	for _, v := range used {
 		r := s.redactor(v)
-		for _, values := range h {
+		secret := strings.ToLower(v.Reveal())
+		for name, values := range h {
+			if len(secret) >= minMask && strings.Contains(strings.ToLower(name), secret) {
+				delete(h, name)
+				continue
+			}
 			for i, text := range values {
 				values[i] = r.String(text)
 			}

@@ -30,7 +30,8 @@ const (
 	idleTimeout      = 10 * time.Minute // without a byte in either direction
 	maxHead          = 32 << 10         // bytes of a request's line and header
 	maxResponseHead  = 256 << 10        // bytes of an answer's header
-	// DefaultMaxConns bounds the connections of one sandbox.
+	streamBuffer     = 1 << 20          // bytes of one answer over HTTP/2 that wait for a client who does not take them
+	// DefaultMaxConns bounds the connections of one sandbox, and the requests under way over HTTP/2.
 	DefaultMaxConns = 512
 )
 
@@ -54,7 +55,7 @@ type Config struct {
 	Logger   *slog.Logger   // nil: none
 	Roots    *x509.CertPool // trusted for servers; nil: the system's
 	Resolver Resolver       // nil: the system's name servers
-	MaxConns int            // of one sandbox; 0: DefaultMaxConns
+	MaxConns int            // of one sandbox, and its requests over HTTP/2; 0: DefaultMaxConns
 	// Upstream is asked for each connection which proxies of the machine's own are on the way; nil: none.
 	Upstream func() (upstream.Proxies, error)
 }
@@ -135,7 +136,8 @@ type session struct {
 
 	overrideRoots *x509.CertPool // trusted for them; nil: the system's
 
-	work sync.WaitGroup
+	work    sync.WaitGroup
+	streams chan struct{} // one for each request under way over HTTP/2
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
@@ -150,7 +152,7 @@ type session struct {
 func (p *Proxy) newSession(sb Sandbox) (*session, error) {
 	s := &session{
 		Proxy: p, sandbox: sb.Name, overrides: map[string]netip.AddrPort{}, conns: map[net.Conn]struct{}{},
-		flows: map[*flow]struct{}{}, masks: map[string]*secrets.Redactor{},
+		flows: map[*flow]struct{}{}, masks: map[string]*secrets.Redactor{}, streams: make(chan struct{}, p.maxConns),
 	}
 	for from, to := range sb.Resolve {
 		host, port, err := policy.ParseHostPort(from, 0)
@@ -203,7 +205,11 @@ func (s *session) newTransport(roots *x509.CertPool, http2 bool, dial func(conte
 			if err != nil {
 				return nil, err
 			}
-			return dial(ctx, s.target(host, port))
+			c, err := dial(ctx, s.target(host, port))
+			if err != nil {
+				return nil, &dialError{err}
+			}
+			return c, nil
 		},
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    handshakeTimeout,
@@ -213,6 +219,7 @@ func (s *session) newTransport(roots *x509.CertPool, http2 bool, dial func(conte
 		MaxResponseHeaderBytes: maxResponseHead,
 		DisableCompression:     true, // bodies pass as they are
 		ForceAttemptHTTP2:      http2,
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: streamBuffer},
 		ReadBufferSize:         32 << 10,
 		WriteBufferSize:        32 << 10,
 	}

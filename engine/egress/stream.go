@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -50,6 +51,15 @@ func (cl *client) stream(rw http.ResponseWriter, req *http.Request) {
 	}
 	if cl.blocked != nil {
 		page(http.StatusForbidden, blockPage(*cl.inner, *cl.blocked))
+		return
+	}
+	select {
+	case cl.streams <- struct{}{}:
+		defer func() { <-cl.streams }()
+	default:
+		why := fmt.Sprintf("Too many requests from this sandbox (limit %d)", cl.maxConns)
+		cl.record(*cl.inner, rules.Entry{Type: rules.Forward, Kind: "protocol", Reason: why})
+		page(http.StatusServiceUnavailable, why+".\n")
 		return
 	}
 	t, secure, why := cl.address(req, req.Host)

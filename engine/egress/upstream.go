@@ -82,7 +82,10 @@ func (h *hop) dial(ctx context.Context, t target, roots *x509.CertPool) (net.Con
 
 // upstreamError words an error of the way to the proxy, without its address.
 func upstreamError(ctx context.Context, err error) error {
-	return fmt.Errorf("%w: %s", ErrUpstream, describe(cause(ctx, err)))
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %s", ErrUpstream, describe(err))
 }
 
 func (h *hop) open(ctx context.Context, t target, roots *x509.CertPool) (net.Conn, error) {
@@ -130,7 +133,7 @@ func (h *hop) open(ctx context.Context, t target, roots *x509.CertPool) (net.Con
 	}
 	if resp.StatusCode/100 != 2 {
 		c.Close()
-		return nil, fmt.Errorf("it answers %d %s to CONNECT %s", resp.StatusCode, http.StatusText(resp.StatusCode), to)
+		return nil, &dialError{fmt.Errorf("it answers %d %s to CONNECT %s", resp.StatusCode, http.StatusText(resp.StatusCode), to)}
 	}
 	if !stop() {
 		c.Close()
