@@ -132,6 +132,11 @@ func throughGateway(t *testing.T, r real, home string, way behind, caps gateway.
 	want := model.Usage{}
 	for _, s := range steps {
 		want.Input, want.Cached, want.Output = want.Input+s.Usage.Input, want.Cached+s.Usage.Cached, want.Output+s.Usage.Output
+		want.Written += s.Usage.Written
+	}
+	// What went into the cache, by the CLI's own word: Copilot's usage file tells it where the provider's wire does.
+	if u := res.Usage; r.adapter.Name == "copilot" && way.api == gateway.Anthropic && (u.Written != int64(want.Written) || u.Models[way.model].Written != u.Written) {
+		t.Errorf("usage %+v, want %d tokens written", u, want.Written)
 	}
 	// Some CLIs make a call of their own beside the work, for a title.
 	if spent.Input < int64(want.Input) || spent.Output < int64(want.Output) || spent.Calls < len(steps) || spent.Calls == len(steps) && spent.Input != int64(want.Input) {

@@ -46,14 +46,14 @@ func (r *run) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// tampered tells what the agent did to the .git of a checkout that it worked in itself. The sandbox is gone, or was kept on purpose.
+// tampered tells what the agent did to what git runs or obeys in a checkout that it worked in itself. The sandbox is gone, or was kept on purpose.
 func (r *run) tampered() {
 	paths, err := r.state.Workspace.Tampered()
 	if err != nil {
 		r.log.Emit(events.Noted{Text: "what the agent did to .git cannot be told: " + err.Error()})
 	}
 	if r.result.Tampered = paths; len(paths) > 0 {
-		r.log.Emit(events.Noted{Text: "changed in the checkout's .git, look at it before you run git there: " + list(paths, 10)})
+		r.log.Emit(events.Noted{Text: "changed in what git runs or obeys in the checkout, look at it before you run git there: " + list(paths, 10)})
 	}
 }
 

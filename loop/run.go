@@ -108,7 +108,8 @@ type Result struct {
 	// Work is a git bundle of what the agent left, if it was not delivered; also of one that a limit, a cancellation or its failure ended.
 	Work  string `json:"work,omitempty"`
 	Patch string `json:"patch,omitempty"` // file with the same as a patch, of a run that delivers nothing
-	// Tampered lists what in the .git of a checkout that was used in place is not as it was: look at it before you run git there.
+	// Tampered lists what is not as it was in a checkout that was used in place, of what git runs or obeys there: in its .git, and what
+	// its configuration or yours names (hooks, filters, included files). Look at it before you run git there.
 	Tampered []string `json:"tampered,omitempty"`
 	Kept     bool     `json:"kept,omitempty"`
 	// Resumable says that the run was interrupted, or that a limit ended it, and that it can be gone on with: its workspace is still there.

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/term"
@@ -86,12 +87,15 @@ func (c *Client) Exec(ctx context.Context, sandbox string, spec ExecSpec) (ExecR
 	strip := !v.IsLocal()
 	var filter *preambleFilter
 	if strip && spec.Stdout != nil {
-		filter = &preambleFilter{w: spec.Stdout, sandbox: sandbox}
+		filter = &preambleFilter{w: spec.Stdout, sandbox: sandbox, lock: new(sync.Mutex)}
 		cmd.Stdout = filter
+		if sameWriter(spec.Stdout, spec.Stderr) { // the runner cannot see it any more
+			cmd.Stderr = &lockedWriter{w: spec.Stderr, lock: filter.lock}
+		}
 	}
 	res, err := c.start(ctx, opExec, spec.Timeout, cmd)
 	if filter != nil {
-		err = errors.Join(err, filter.flush())
+		err = errors.Join(err, filter.end())
 	}
 	if strip && !res.StdoutTruncated {
 		before := len(res.Stdout)
@@ -362,12 +366,15 @@ const maxPreambleLine = 512
 type preambleFilter struct {
 	w       io.Writer
 	sandbox string
+	lock    *sync.Mutex // held during a write
 	held    []byte
 	passing bool
 }
 
 // Write implements io.Writer.
 func (f *preambleFilter) Write(p []byte) (int, error) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
 	if f.passing {
 		return f.w.Write(p)
 	}
@@ -379,6 +386,15 @@ func (f *preambleFilter) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// end passes on what is still held back. A writer that was left behind because it blocks has that already, and is not waited for.
+func (f *preambleFilter) end() error {
+	if !f.lock.TryLock() {
+		return nil
+	}
+	defer f.lock.Unlock()
+	return f.flush()
 }
 
 func (f *preambleFilter) flush() error {
@@ -393,6 +409,18 @@ func (f *preambleFilter) flush() error {
 		err = io.ErrShortWrite
 	}
 	return err
+}
+
+// lockedWriter writes under a lock that it shares.
+type lockedWriter struct {
+	w    io.Writer
+	lock *sync.Mutex
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	return l.w.Write(p)
 }
 
 // maxLine is the longest line that Lines keeps whole.

@@ -235,6 +235,26 @@ func TestSlowWriter(t *testing.T) {
 			t.Errorf("%d bytes; two writes at once: %v", w.n.Load(), w.twice.Load())
 		}
 	})
+	t.Run("one writer for both of a command in a sandbox", func(t *testing.T) { // whose output Client.Exec looks at on its way
+		both := sbx.RunnerFunc(func(_ context.Context, c sbx.Cmd) (sbx.Result, error) {
+			var wg sync.WaitGroup
+			for _, w := range []io.Writer{c.Stdout, c.Stderr} {
+				wg.Go(func() {
+					for range 2000 {
+						fmt.Fprintln(w, "line")
+					}
+				})
+			}
+			wg.Wait()
+			return sbx.Result{}, nil
+		})
+		w := &exclusive{}
+		_, err := sbx.New("", v47(), sbx.WithRunner(both)).Exec(t.Context(), "box", sbx.ExecSpec{Argv: []string{"x"}, Stdout: w, Stderr: w})
+		ok(t, err)
+		if w.n.Load() != 4000*5 || w.twice.Load() {
+			t.Errorf("%d bytes; two writes at once: %v", w.n.Load(), w.twice.Load())
+		}
+	})
 	t.Run("a failure at the end", func(t *testing.T) { // after the command has gone
 		c := script(`echo x`)
 		c.Stdout = lateFailure{}
@@ -252,7 +272,7 @@ func (lateFailure) Write([]byte) (int, error) {
 	return 0, nil
 }
 
-// exclusive notices when two goroutines write to it at once.
+// exclusive notices when two goroutines write to it at once: its first write waits a moment for another.
 type exclusive struct {
 	busy, twice atomic.Bool
 	n           atomic.Int64
@@ -262,7 +282,9 @@ func (e *exclusive) Write(p []byte) (int, error) {
 	if !e.busy.CompareAndSwap(false, true) {
 		e.twice.Store(true)
 	}
-	runtime.Gosched()
+	for wait := time.Now().Add(100 * time.Millisecond); e.n.Load() == 0 && !e.twice.Load() && time.Now().Before(wait); {
+		runtime.Gosched()
+	}
 	e.busy.Store(false)
 	e.n.Add(int64(len(p)))
 	return len(p), nil

@@ -3,12 +3,8 @@ package workspace
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -279,124 +275,4 @@ func (w *Workspace) furnish(ctx context.Context, g git, edits Edits) error {
 func hookName(name string) bool {
 	return slices.Contains([]string{"applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit", "prepare-commit-msg", "commit-msg",
 		"post-commit", "pre-rebase", "post-checkout", "post-merge", "pre-push", "post-rewrite", "post-index-change", "reference-transaction", "push-to-checkout"}, name)
-}
-
-// usePlace makes the user's checkout itself the work tree. The branch stays as it is.
-func (w *Workspace) usePlace() error {
-	w.Dir = w.Top
-	if w.BaseBranch != "" {
-		w.Branch = w.BaseBranch
-	}
-	var err error
-	if w.Guard, err = guard(w.Top); err != nil {
-		return err
-	}
-	w.Notes = append(w.Notes, "in place: the agent works in your checkout itself; look at what the run says about .git before you run git there")
-	return nil
-}
-
-// Tampered compares what git would run or obey in a checkout that was used in place with what it was before, and returns
-// the paths that differ. It is to be called when the sandbox is gone. In other modes there is nothing to compare.
-func (w Workspace) Tampered() ([]string, error) {
-	if w.Mode != ModeInPlace {
-		return nil, nil
-	}
-	now, err := guard(w.Top)
-	if err != nil {
-		return nil, err
-	}
-	var differ []string
-	for p, hash := range now {
-		if w.Guard[p] != hash {
-			differ = append(differ, p)
-		}
-	}
-	for p := range w.Guard {
-		if _, ok := now[p]; !ok {
-			differ = append(differ, p)
-		}
-	}
-	slices.Sort(differ)
-	return differ, nil
-}
-
-// guard hashes the files of a checkout's .git that make git do something, without following links out of it. A .git that is
-// gone has none.
-func guard(top string) (map[string]string, error) {
-	m := make(map[string]string)
-	root, err := os.OpenRoot(top)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	info, err := root.Lstat(".git")
-	if errors.Is(err, fs.ErrNotExist) {
-		return m, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	m[".git"] = info.Mode().Type().String()
-	if target, err := root.Readlink(".git"); err == nil {
-		m[".git"] += target
-		if _, err := root.Stat(".git/."); err != nil {
-			return m, nil // out of the checkout
-		}
-	}
-	if info.Mode().IsRegular() { // it names the folder
-		m[".git"], err = hashFile(root, ".git")
-		return m, err
-	}
-	for _, start := range []string{"config", "config.worktree", "commondir", "hooks", "info", "objects/info", "modules", "worktrees", "refs/replace", "shallow",
-		// Lists of what "git rebase --continue" and its like will run.
-		"rebase-merge", "rebase-apply", "sequencer"} {
-		start = path.Join(".git", start)
-		if info, err := root.Lstat(start); err == nil && info.Mode().Type() == fs.ModeSymlink {
-			target, _ := root.Readlink(start)
-			m[start] = info.Mode().Type().String() + target
-			if _, err := root.Stat(start); err != nil {
-				continue // it leads out of the checkout, to where the agent cannot reach
-			}
-		}
-		err := fs.WalkDir(root.FS(), start, func(p string, d fs.DirEntry, err error) error {
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-				return nil
-			case err != nil:
-				return err
-			case d.IsDir():
-				return nil
-			case !d.Type().IsRegular():
-				target, _ := root.Readlink(p)
-				m[p] = d.Type().String() + target
-				return nil
-			}
-			m[p], err = hashFile(root, p)
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("look at %s: %w", filepath.Join(top, start), err)
-		}
-	}
-	return m, nil
-}
-
-// maxHashed is how much of a file is hashed: one that was made to be endless is known by its size.
-const maxHashed = 64 << 20
-
-func hashFile(root *os.Root, p string) (string, error) {
-	f, err := root.Open(p)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, io.LimitReader(f, maxHashed)); err != nil {
-		return "", err
-	}
-	mode := ""
-	if info, err := f.Stat(); err == nil {
-		mode = fmt.Sprintf("%v %d", info.Mode(), info.Size())
-	}
-	return mode + " " + hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -1,6 +1,7 @@
 package workspace_test
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -158,4 +159,37 @@ func TestInPlaceMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	file(t, collect(t, w), "m")
+}
+
+// What git's configuration names, the repository's and the user's, is watched like .git itself, also where the repository ignores it.
+func TestInPlaceNamed(t *testing.T) {
+	repo, home := newRepo(t), t.TempDir()
+	sh(t, repo, `mkdir -p .husky/_ tools; echo '*' >.husky/_/.gitignore; echo x >.husky/_/h; echo /tools/ >.gitignore; echo x >tools/clean; echo x >tools/check; echo x >tools/own
+git add -A; git commit -qm hooks
+git config core.hooksPath .husky/_; git config filter.x.clean 'sh -c "tools/clean %f"'; git config include.path ../later
+ln -s ../../tools/check .git/hooks/pre-push`)
+	if err := os.WriteFile(filepath.Join(home, ".gitconfig"), []byte("[alias]\n\tst = !tools/own\n[user]\n\tname = a.txt sub\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := workspace.Prepare(t.Context(), workspace.Source{Dir: repo, Mode: workspace.ModeInPlace, Branch: "sbxpair/x", Home: home}, filepath.Join(t.TempDir(), "ws"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh(t, repo, "echo n >sub/n; echo n >tools/n")
+	if p, err := w.Tampered(); err != nil || len(p) != 0 {
+		t.Errorf("what nothing names: %v %q", err, p)
+	}
+	sh(t, repo, "for f in .husky/_/h .husky/_/new tools/clean tools/check tools/own later; do echo evil >>$f; done")
+	want := []string{".git/hooks/pre-push", ".husky/_/h", ".husky/_/new", "later", "tools/clean", "tools/own"}
+	if p, err := w.Tampered(); err != nil || !slices.Equal(p, want) {
+		t.Errorf("%v %q", err, p)
+	}
+	text, err := json.Marshal(w) // a run is gone on with from its record
+	var again workspace.Workspace
+	if err := errors.Join(err, json.Unmarshal(text, &again)); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := again.Tampered(); err != nil || !slices.Equal(p, want) {
+		t.Errorf("from the record: %v %q", err, p)
+	}
 }

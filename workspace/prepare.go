@@ -57,8 +57,9 @@ type Workspace struct {
 	Shallow    bool     // the history is cut off, as it is in the user's checkout
 	Notes      []string // what the user should know
 
-	// Guard is what git would run or obey in a checkout that is used in place, by path below .git, hashed.
+	// Guard is what git would run or obey in a checkout that is used in place, by path, hashed: of its .git, and of Named.
 	Guard map[string]string `json:",omitempty"`
+	Named []string          `json:",omitempty"` // paths of that checkout which git's configuration names
 }
 
 // Prepare makes a workspace of s in dest, which has to be absent or a folder with nothing in it but an empty folder "work".
@@ -109,7 +110,7 @@ func (co Checkout) Prepare(ctx context.Context, dest string) (ws Workspace, err 
 		return ws, err
 	}
 	if ws.Mode == ModeInPlace {
-		return ws, ws.usePlace()
+		return ws, ws.usePlace(ctx, g, co.source.Home)
 	}
 	if err := ws.checkout(ctx, g); err != nil {
 		return ws, err
@@ -495,19 +496,31 @@ func (w *Workspace) refuseSubmodules(ctx context.Context, g git, r gitRun) error
 
 var promisor = regexp.MustCompile(`^remote\..*\.promisor$`)
 
-// settings reads the checkout's own configuration, that of its work tree included (extensions.worktreeConfig), which
-// --local would leave out. Keys are in git's canonical form.
+// settings reads the checkout's own configuration. Of what is set twice, the last counts.
 func (g git) settings(ctx context.Context, r gitRun) (map[string]string, error) {
-	out, err := g.do(ctx, r, "config", "--includes", "--null", "--list")
+	list, err := g.listed(ctx, r)
+	m := make(map[string]string)
+	for _, entry := range list {
+		m[entry.key] = entry.value
+	}
+	return m, err
+}
+
+// setting is one line of a configuration. Keys are in git's canonical form.
+type setting struct{ key, value string }
+
+// listed reads all of the checkout's own configuration, that of its work tree included (extensions.worktreeConfig), which
+// --local would leave out; or what else is asked for. Our own settings are the last.
+func (g git) listed(ctx context.Context, r gitRun, from ...string) (list []setting, err error) {
+	out, err := g.do(ctx, r, append(append([]string{"config"}, from...), "--includes", "--null", "--list")...)
 	if err != nil {
 		return nil, err
 	}
-	m := make(map[string]string)
 	for _, entry := range fields(out) {
 		key, value, _ := strings.Cut(entry, "\n")
-		m[key] = value
+		list = append(list, setting{key, value})
 	}
-	return m, nil
+	return list, nil
 }
 
 // pickOrigin returns the origin remote, or the only remote that is GitHub-like.
