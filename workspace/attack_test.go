@@ -163,6 +163,9 @@ func TestTampered(t *testing.T) {
 		"no .git folder":                {"", `rm -rf .git`, ".git"},
 		"hooks behind a link":           {`rm -rf .git/hooks; mkdir hk; echo x >hk/y; git add .; git commit -qm h; ln -s ../hk .git/hooks`, `echo evil >hk/pre-commit`, ".git/hooks/pre-commit"},
 		"hooks of the user's elsewhere": {`rm -rf .git/hooks; mkdir ../hk; ln -s ../../hk .git/hooks`, `rm .git/hooks; mkdir .git/hooks; echo evil >.git/hooks/pre-commit`, ".git/hooks"},
+		"a repository in a folder":      {`echo '/build/' >.gitignore; git add .; git commit -qm i; mkdir build`, `git init -q build/x; git -C build/x config core.fsmonitor 'touch x'`, "build/x/.git\n"},
+		"a bare one":                    {"", `git init -q --bare sub/data; git -C sub/data config core.fsmonitor 'touch x'`, "sub/data\n"},
+		"one that was there":            {`git init -q sub/own; echo /sub/own/ >.gitignore; git add .; git commit -qm i`, `echo x >sub/own/.git/hooks/pre-commit`, "sub/own/.git/hooks/pre-commit\n"},
 		"an endless hook":               {"", `mkdir -p .git/hooks; truncate -s 1T .git/hooks/pre-commit`, ".git/hooks/pre-commit"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -122,8 +122,9 @@ func namedBy(top, home, key, value string) (list []string) {
 	return list
 }
 
-// guard hashes the files of a checkout's .git that make git do something, and those that its configuration names, without
-// following links out of it. A .git that is gone has none.
+// guard hashes what git runs or obeys in a checkout: the files of its .git that make git do something, those that its
+// configuration names, and the same of every repository inside it, since git looks for one from the folder where it is called
+// upwards. Links are not followed out of the checkout.
 func guard(top string, named []string) (map[string]string, error) {
 	m := make(hashes)
 	root, err := os.OpenRoot(top)
@@ -131,37 +132,76 @@ func guard(top string, named []string) (map[string]string, error) {
 		return nil, err
 	}
 	defer root.Close()
-	info, err := root.Lstat(".git")
-	if errors.Is(err, fs.ErrNotExist) {
-		return m, nil
-	}
-	if err != nil {
-		return nil, err
-	}
 	for _, p := range named {
 		if err := m.add(root, p); err != nil {
 			return nil, err
 		}
 	}
-	m[".git"] = info.Mode().Type().String()
-	if target, err := root.Readlink(".git"); err == nil {
-		m[".git"] += target
-		if _, err := root.Stat(".git/."); err != nil {
-			return m, nil // out of the checkout
+	if err := m.repository(root, ".git"); err != nil {
+		return nil, err
+	}
+	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil && d != nil && d.IsDir() && p != ".":
+			return fs.SkipDir // what cannot be read can hold no repository that git would find
+		case err != nil:
+			return err
+		case p == ".git":
+		case strings.EqualFold(d.Name(), ".git"):
+			if err := m.repository(root, p); err != nil {
+				return err
+			}
+		case d.Name() == "HEAD" && path.Dir(p) != "." && bareAt(root, path.Dir(p)):
+			return m.repository(root, path.Dir(p))
+		default:
+			return nil
+		}
+		if d.IsDir() {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return m, err
+}
+
+// bareAt reports whether git would take a folder for a bare repository.
+func bareAt(root *os.Root, dir string) bool {
+	for _, name := range []string{"objects", "refs"} {
+		if info, err := root.Stat(path.Join(dir, name)); err != nil || !info.IsDir() {
+			return false
+		}
+	}
+	return true
+}
+
+// repository looks at one git folder, or at what stands in its place. One that is not there has nothing.
+func (m hashes) repository(root *os.Root, dir string) error {
+	info, err := root.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	m[dir] = info.Mode().Type().String()
+	if target, err := root.Readlink(dir); err == nil {
+		m[dir] += target
+		if _, err := root.Stat(dir + "/."); err != nil {
+			return nil // out of the checkout
 		}
 	}
 	if info.Mode().IsRegular() { // it names the folder
-		m[".git"], err = hashFile(root, ".git")
-		return m, err
+		m[dir], err = hashFile(root, dir)
+		return err
 	}
 	for _, start := range []string{"config", "config.worktree", "commondir", "hooks", "info", "objects/info", "modules", "worktrees", "refs/replace", "shallow",
 		// Lists of what "git rebase --continue" and its like will run.
 		"rebase-merge", "rebase-apply", "sequencer"} {
-		if err := m.add(root, path.Join(".git", start)); err != nil {
-			return nil, err
+		if err := m.add(root, path.Join(dir, start)); err != nil {
+			return err
 		}
 	}
-	return m, nil
+	return nil
 }
 
 // hashes are what there is at the paths of a checkout.

@@ -138,6 +138,9 @@ func (w Workspace) Import(ctx context.Context, stream io.Reader, o CollectOption
 		return EndState{}, err
 	}
 	if err := describe(ctx, g, staging, &e, o); err != nil {
+		if ge, ok := errors.AsType[*GitError](err); ok && ge.kind == nil {
+			err = &HostileError{Reason: "git cannot read it: " + ge.Error()}
+		}
 		return EndState{}, err
 	}
 	if _, err := g.do(ctx, gitRun{repo: staging}, "update-ref", headRef, e.Head); err != nil {

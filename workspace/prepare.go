@@ -403,8 +403,22 @@ func folderName(name string) string {
 	return name
 }
 
+// refusePipes refuses a checkout in which git would wait for what nobody writes.
+func refusePipes(top string) error {
+	for _, name := range []string{"HEAD", "config", "config.worktree", "commondir", "index", "packed-refs", "shallow"} {
+		info, err := os.Stat(filepath.Join(top, ".git", name))
+		if err == nil && !info.Mode().IsRegular() {
+			return &Error{Kind: ErrNotRepository, Path: top, Detail: "its .git/" + name + " is no plain file", Remedy: "clone the repository again"}
+		}
+	}
+	return nil
+}
+
 // inspect reads what there is to know about the user's checkout, and refuses what cannot be copied. It returns HEAD's commit.
 func (w *Workspace) inspect(ctx context.Context, g git, s Source) (head string, err error) {
+	if err := refusePipes(w.Top); err != nil {
+		return "", err
+	}
 	run := gitRun{dir: w.Top}
 	settings, err := g.settings(ctx, run)
 	if err != nil {
@@ -726,7 +740,7 @@ func (w *Workspace) checkLFS(ctx context.Context, g git, allow bool) error {
 	}
 	return &Error{Kind: ErrLFS, Path: w.Top, Files: first(found), Total: len(found),
 		Detail: "their content comes from " + host + ", which the agent sandbox cannot reach",
-		Remedy: "allow LFS pointers if the task does not touch these files"}
+		Remedy: "if the task does not touch these files: set workspace.lfs (SBXPAIR_WORKSPACE_LFS=true), and the agent gets the pointers"}
 }
 
 // copyTree copies the plain files below src. On file systems that can share blocks (btrfs, xfs) the kernel does so; a

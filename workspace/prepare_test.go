@@ -119,6 +119,9 @@ func TestRefusals(t *testing.T) {
 			sh(t, dir, "echo 'gitdir: ../no' >.git")
 			return workspace.Source{Dir: dir}
 		}, workspace.ErrNotRepository, "not there", ""},
+		{"a pipe in the place of the index", func(t *testing.T, dir string) workspace.Source {
+			return repo(t, dir, "rm .git/index; mkfifo .git/index")
+		}, workspace.ErrNotRepository, ".git/index is no plain file", "clone"},
 		{"bare", func(t *testing.T, dir string) workspace.Source {
 			sh(t, dir, "git init -q --bare")
 			return workspace.Source{Dir: dir}

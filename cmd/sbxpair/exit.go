@@ -91,6 +91,10 @@ func exitCode(err error) int {
 		return exitFailed
 	case ownFailure:
 		return failure.code
+	case is(workspace.ErrHostile, workspace.ErrTooLarge): // also of git itself, which met a bound of ours
+		return exitRefused
+	case is(workspace.ErrNoSpace):
+		return exitEngine
 	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrTask, loop.ErrNoAgent, loop.ErrNotResumable, pair.ErrOwned, loop.ErrNoPlan, pair.ErrNoLease, sbx.ErrInvalid, doctor.ErrImport,
 		github.ErrBaseMissing, github.ErrEmptyRepository, github.ErrArchived):
 		return exitUsage
@@ -101,7 +105,7 @@ func exitCode(err error) int {
 	case is(secrets.ErrMissing, secrets.ErrUnfit, provision.ErrCredential, provision.ErrStale, github.ErrUnauthorized):
 		return exitCredential
 	case is(loop.ErrRefused, provision.ErrRefused, provision.ErrNotProven, github.ErrForbidden, github.ErrBlockedByPolicy,
-		github.ErrRefused, github.ErrOutOfBounds, github.ErrPushRefused, github.ErrBranchMoved, github.ErrPullClosed, workspace.ErrHostile, workspace.ErrTooLarge, doctor.ErrCredentialInside):
+		github.ErrRefused, github.ErrOutOfBounds, github.ErrPushRefused, github.ErrBranchMoved, github.ErrPullClosed, doctor.ErrCredentialInside):
 		return exitRefused
 	case is(pair.ErrLost):
 		return exitEngine
