@@ -29,11 +29,21 @@ func (r *run) noteGrants() error {
 	return nil
 }
 
-// Repository settles which repository a run for the checkout would be about, and changes nothing.
+// Repository settles which repository a run for the checkout would be about, and changes nothing. A configuration that names one
+// needs no checkout.
 func Repository(ctx context.Context, req Request) (string, error) {
 	r := &run{req: req, id: pair.NewRunID(time.Now()), upOnly: true}
-	_, err := r.checkout(ctx)
+	err := r.settle(ctx)
 	return r.repo, err
+}
+
+// settle finds out which repository the run is about, from the checkout only if nothing else says so.
+func (r *run) settle(ctx context.Context) error {
+	if r.req.Config.GitHub.Repo == "" {
+		_, err := r.checkout(ctx)
+		return err
+	}
+	return r.choose("")
 }
 
 // RecordedPlan returns the last plan in the record of a run whose folder is dir. The error matches [ErrNoPlan] if it did

@@ -132,14 +132,8 @@ func (r *run) checkout(ctx context.Context) (workspace.Checkout, error) {
 	if look.Top != "" && inside(look.Top, r.req.Store.Dir(r.id)) {
 		return look, fmt.Errorf("%w: the state folder %s is inside the checkout; move it with XDG_STATE_HOME", config.ErrInvalid, r.req.Store.Dir(r.id))
 	}
-	if r.repo = cfg.GitHub.Repo; r.repo == "" {
-		r.repo = look.Origin.Slug()
-	}
-	if r.repo == "" {
-		return look, fmt.Errorf("%w: no repository is given, and the checkout's origin is not one on GitHub; use --repo OWNER/NAME", config.ErrInvalid)
-	}
-	if _, err := github.ParseRepo(r.repo); err != nil {
-		return look, fmt.Errorf("%w: %w", config.ErrInvalid, err)
+	if err := r.choose(look.Origin.Slug()); err != nil {
+		return look, err
 	}
 	if cfg.GitHub.Base == "" && look.BaseBranch == "" && !r.upOnly && r.deliverable() {
 		return look, fmt.Errorf("%w: the checkout is on no branch; say where the pull request goes with --base BRANCH", config.ErrInvalid)
@@ -148,6 +142,20 @@ func (r *run) checkout(ctx context.Context) (workspace.Checkout, error) {
 		return look, fmt.Errorf("%w: github.base: %w", config.ErrInvalid, err)
 	}
 	return look, nil
+}
+
+// choose settles which repository the run is about: the configured one, else the checkout's origin.
+func (r *run) choose(origin string) error {
+	if r.repo = r.req.Config.GitHub.Repo; r.repo == "" {
+		r.repo = origin
+	}
+	if r.repo == "" {
+		return fmt.Errorf("%w: no repository is given, and the checkout's origin is not one on GitHub; use --repo OWNER/NAME", config.ErrInvalid)
+	}
+	if _, err := github.ParseRepo(r.repo); err != nil {
+		return fmt.Errorf("%w: %w", config.ErrInvalid, err)
+	}
+	return nil
 }
 
 // checkTask refuses a task that could only fail after the work was paid for.

@@ -161,17 +161,30 @@ func Pool(ctx context.Context, req Request) (provision.Pool, error) {
 // Plan returns the plan of the pair that [Up] or [Run] would make for the checkout. It makes nothing and needs no
 // credential; the run id in it is a fresh one.
 func Plan(ctx context.Context, req Request) (provision.Plan, error) {
+	return planned(ctx, req, func(r *run) (string, error) {
+		look, err := r.checkout(ctx)
+		return look.Top, err
+	})
+}
+
+// Rules is [Plan] for who asks about its rules alone: a configuration that names the repository needs no checkout, and where the
+// agent's folder would be is of no account.
+func Rules(ctx context.Context, req Request) (provision.Plan, error) {
+	return planned(ctx, req, func(r *run) (string, error) { return r.repo, r.settle(ctx) })
+}
+
+func planned(ctx context.Context, req Request, settle func(*run) (top string, err error)) (provision.Plan, error) {
 	r := &run{req: req, id: pair.NewRunID(time.Now()), upOnly: true}
 	if err := r.lookup(); err != nil {
 		return provision.Plan{}, err
 	}
-	look, err := r.checkout(ctx)
+	top, err := settle(r)
 	if err != nil {
 		return provision.Plan{}, err
 	}
 	if r.engine, r.engineRef, err = req.Locate(ctx); err != nil {
 		return provision.Plan{}, err
 	}
-	err = r.makePlan(ctx, workspace.Folder(workspaceDir(req.Store.Dir(r.id)), look.Top))
+	err = r.makePlan(ctx, workspace.Folder(workspaceDir(req.Store.Dir(r.id)), top))
 	return r.plan, err
 }

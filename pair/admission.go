@@ -108,10 +108,9 @@ func (s *Store) Admit(ctx context.Context, a Admission, take func() error) error
 // look counts what is held and who is ahead. The caller has the lock.
 func (s *Store) look(a Admission, mine *place) Queue {
 	q := Queue{Need: a.Need, Budget: a.Budget}
-	host, _ := os.Hostname()
 	list, _ := s.List()
 	for _, l := range list {
-		if l.State == Open && l.Owner.Host == host && !l.Orphaned() {
+		if l.State == Open && l.Owner.here() && !l.Orphaned() {
 			q.Held += l.MemoryMiB
 			q.Pairs++
 			if l.Pooled() {

@@ -15,6 +15,9 @@ import (
 // ErrNoLease matches the error for a run of which there is no record.
 var ErrNoLease = errors.New("no such run")
 
+// ErrUnreadable matches the error for a run whose record is there and says nothing: torn, edited, or of a later version.
+var ErrUnreadable = errors.New("the record of the run cannot be read")
+
 // The kinds of engine.
 const (
 	EngineSbx   = "sbx"
@@ -29,7 +32,8 @@ type EngineRef struct {
 	// Isolation is the engine's own word for what separates a sandbox from the host; empty where it does not say.
 	Isolation string `json:"isolation,omitempty"`
 	AppName   string `json:"app_name,omitempty"`
-	// PolicyUnset says that its network policy is not set up yet. It is about now, so no record holds it.
+	// PolicyUnset says that the network policy of our own engine is not set up yet, so that making a pair does (sbx.Locate tells;
+	// that somebody was faster is fine). It is about now, so no record holds it.
 	PolicyUnset bool `json:"-"`
 }
 
@@ -189,19 +193,64 @@ func (s *Store) Load(run RunID) (Lease, error) {
 		return Lease{}, fmt.Errorf("read lease: %w", err)
 	}
 	var l Lease
+	unreadable := func(why string) (Lease, error) {
+		return Lease{}, fmt.Errorf("%w: %s: %s: %s", ErrUnreadable, run, filepath.Join(s.Dir(run), "lease.json"), why)
+	}
 	if err := json.Unmarshal(text, &l); err != nil {
-		return Lease{}, fmt.Errorf("read lease of run %s: %w", run, err)
+		return unreadable(err.Error())
 	}
 	if info, err := os.Stat(filepath.Join(s.Dir(run), "lease.json")); err == nil {
 		l.Beat = info.ModTime()
 	}
 	if l.Run != run {
-		return Lease{}, fmt.Errorf("read lease of run %s: it is of run %.20q", run, l.Run)
+		return unreadable(fmt.Sprintf("it is of run %.20q", l.Run))
 	}
 	if l.State != Open && l.State != Closed { // to take it for closed would say that nothing of it is left
-		return Lease{}, fmt.Errorf("read lease of run %s: state %.20q is not one that this version of sbxpair knows", run, l.State)
+		return unreadable(fmt.Sprintf("state %.20q is not one that this version of sbxpair knows", l.State))
 	}
 	return l, nil
+}
+
+// strayAge is how long nobody has touched a run's folder without a lease that nobody will write one into any more.
+const strayAge = 3 * BeatInterval
+
+// Strays lists the runs that have a folder and no lease for a while: their process died before it wrote one, which is before it
+// made anything, or while it removed the record.
+func (s *Store) Strays() ([]RunID, error) {
+	entries, err := os.ReadDir(s.root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list runs: %w", err)
+	}
+	var list []RunID
+	for _, entry := range entries {
+		run, err := ParseRunID(entry.Name())
+		if err != nil {
+			continue // not ours
+		}
+		if _, err := s.Load(run); !errors.Is(err, ErrNoLease) {
+			continue
+		}
+		if info, err := entry.Info(); err == nil && info.IsDir() && time.Since(info.ModTime()) > strayAge {
+			list = append(list, run)
+		}
+	}
+	return list, nil
+}
+
+// Sweep removes the folder of a run that has no lease.
+func (s *Store) Sweep(run RunID) error {
+	return s.Locked(func() error {
+		if _, err := s.Load(run); !errors.Is(err, ErrNoLease) {
+			return err
+		}
+		if err := os.RemoveAll(s.Dir(run)); err != nil {
+			return fmt.Errorf("remove the folder of run %s: %w", run, err)
+		}
+		return nil
+	})
 }
 
 // Forget removes the record of a closed run with everything in its folder. The record of an open one is refused: what

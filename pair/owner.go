@@ -11,7 +11,9 @@ type Owner struct {
 	Start string `json:"start"` // the process's start time as the system tells it; empty where it cannot
 	Boot  string `json:"boot"`  // id of the system's boot; empty where there is none
 	Host  string `json:"host"`
-	Space string `json:"space,omitempty"` // the process-id namespace, where there is one: containers share host and boot
+	// Machine tells machines apart that have one name and share a state folder; empty where there is no such id.
+	Machine string `json:"machine,omitempty"`
+	Space   string `json:"space,omitempty"` // the process-id namespace, where there is one: containers share host and boot
 }
 
 // Verdict says whether an owner lives.
@@ -29,18 +31,15 @@ func Self() Owner {
 	host, _ := os.Hostname() // an empty name still compares equal on this host
 	pid := os.Getpid()
 	start, _ := processStart(pid)
-	return Owner{PID: pid, Start: start, Boot: bootID(), Host: host, Space: pidSpace()}
+	return Owner{PID: pid, Start: start, Boot: bootID(), Host: host, Machine: machineID(), Space: pidSpace()}
 }
 
 // Check tells whether o lives. A zombie counts as dead.
 func (o Owner) Check() Verdict {
-	host, _ := os.Hostname()
-	boot := bootID()
-	here := o.Boot != "" && o.Boot == boot // whatever it is called: a laptop's name follows the network that it is in
 	switch {
-	case !here && o.Host != host:
+	case !o.here():
 		return Unknown
-	case o.Boot != boot:
+	case o.Boot != bootID():
 		return Dead
 	case o.Space != "" && o.Space != pidSpace():
 		return Unknown
@@ -55,6 +54,17 @@ func (o Owner) Check() Verdict {
 		return Dead // the id was given to another process
 	}
 	return Alive
+}
+
+// here reports whether o's machine is this one, as far as can be told: the same boot, whatever it is called (a laptop's name follows
+// the network that it is in), or the same name, unless two machines have it.
+func (o Owner) here() bool {
+	if o.Boot != "" && o.Boot == bootID() {
+		return true
+	}
+	host, _ := os.Hostname()
+	machine := machineID()
+	return o.Host == host && (o.Machine == "" || machine == "" || o.Machine == machine)
 }
 
 type processState int

@@ -1,6 +1,8 @@
 package pair
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -39,6 +41,16 @@ func cutLast(s, sep string) (before, after string, found bool) {
 func bootID() string {
 	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(text))
+}
+
+// machineID is made of the id that the system has since it was installed, which is not to be shown as it is (machine-id(5)).
+func machineID() string {
+	text, err := os.ReadFile("/etc/machine-id")
+	if id := strings.TrimSpace(string(text)); err == nil && len(id) == 32 { // else not set yet
+		sum := sha256.Sum256([]byte("sbxpair owner " + id))
+		return hex.EncodeToString(sum[:8])
+	}
+	return ""
 }
 
 // pidSpace names the namespace in which this process's id means something (pid_namespaces(7)).

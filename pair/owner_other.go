@@ -31,4 +31,6 @@ func processStart(pid int) (string, processState) {
 
 func bootID() string { return "" }
 
+func machineID() string { return "" }
+
 func pidSpace() string { return "" }

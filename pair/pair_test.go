@@ -323,6 +323,11 @@ func TestOwners(t *testing.T) {
 		if got := rebooted.Check(); got != pair.Dead {
 			t.Errorf("a process of an earlier boot is %s", got)
 		}
+		namesake := rebooted
+		namesake.Machine = "another"
+		if got := namesake.Check(); self.Machine != "" && got != pair.Unknown {
+			t.Errorf("a process of another machine of our name is %s, want unknown: it must not be pruned from here", got)
+		}
 	}
 }
 
@@ -423,9 +428,10 @@ func TestLeaseThatCannotBeRead(t *testing.T) {
 		if got, err := store.Load(l.Run); err == nil || errors.Is(err, pair.ErrNoLease) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
-		e := &engine{boxes: l.Run.Names()}
-		if found, err := pair.FindLeftovers(t.Context(), e, store, l.Engine); err == nil || len(found) != 0 {
-			t.Errorf("%q: prune would remove %+v, %v", text, found, err)
+		unrecorded := pair.NewRunID(time.Now())
+		e := &engine{boxes: append(l.Run.Names(), unrecorded.Name(pair.RoleGitHub))}
+		if found, err := pair.FindLeftovers(t.Context(), e, store, l.Engine); !errors.Is(err, pair.ErrUnreadable) || len(found) != 1 || found[0].Run != unrecorded {
+			t.Errorf("%q: prune would remove %+v, %v; want that of %s alone", text, found, err, unrecorded)
 		}
 	}
 }

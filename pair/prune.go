@@ -28,7 +28,7 @@ type Leftover struct {
 // dead, and sandboxes, secrets and rules with names of ours for which there is no lease, or a closed one. If the
 // engine's program is not there any more, the leases of dead owners are listed all the same. It changes nothing.
 func FindLeftovers(ctx context.Context, engine Engine, store *Store, ref EngineRef) ([]Leftover, error) {
-	leases, leaseErr := store.List() // an unreadable lease is reported below, and keeps its sandboxes safe
+	leases, leaseErr := store.List() // an unreadable lease is reported below, and keeps its own sandboxes safe
 	boxes, err := engine.List(ctx)
 	missing := errors.Is(err, sbx.ErrNotInstalled)
 	if err != nil && !missing {
@@ -89,11 +89,9 @@ func FindLeftovers(ctx context.Context, engine Engine, store *Store, ref EngineR
 			add(l.Run, "run is closed, something of it is still there", &l)
 		}
 	}
-	if leaseErr == nil {
-		for run := range there {
-			if _, err := store.Load(run); !known[run] && errors.Is(err, ErrNoLease) { // else it began while the engine was asked
-				add(run, "no record of this run", nil)
-			}
+	for run := range there { // also where another run's record cannot be read
+		if _, err := store.Load(run); !known[run] && errors.Is(err, ErrNoLease) { // else it began while the engine was asked
+			add(run, "no record of this run", nil)
 		}
 	}
 	slices.SortFunc(found, func(a, b Leftover) int { return strings.Compare(string(a.Run), string(b.Run)) })

@@ -19,8 +19,10 @@ func Example() {
 	defer os.RemoveAll(dir)
 
 	ctx := context.Background()
+	// With our own engine: Kind pair.EngineLocal, Paths, and PolicyUnset where it was not used before.
 	plan, err := provision.New(provision.Input{
-		Run: pair.NewRunID(time.Now()), Engine: pair.EngineRef{Kind: pair.EngineSbx, Path: "sbx"}, Repo: "octo/slugify", Host: "github.com",
+		Run: pair.NewRunID(time.Now()), Engine: pair.EngineRef{Kind: pair.EngineSbx, Path: "sbx"},
+		Repo: "octo/slugify", Host: "github.com",
 		Agent: "copilot", AgentEnv: "COPILOT_GITHUB_TOKEN", Workspace: sbx.Workspace{Path: dir},
 	})
 	if err != nil {

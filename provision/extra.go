@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -41,9 +42,12 @@ func (p Plan) foreign(s Spec, listed []sbx.Rule) (extra, error) {
 			resources = append(slices.Clone(resources), t.Host)
 		}
 		for _, text := range resources {
-			res, err := policy.ParseResource(text)
+			res, err := readResource(text)
 			if err != nil {
-				continue // such as a URL: stored, and never matched (sbx 0.35)
+				if r.Decision == sbx.Allow { // a deny takes nothing from the split, and whom it hurts is told by the proof
+					errs = append(errs, fmt.Errorf("%w: the engine's rule %s opens what cannot be read, so nobody can say what the %s sandbox would reach: %w; remove that rule", ErrRefused, ruleName(r), s.Role, err))
+				}
+				continue
 			}
 			plain := len(r.Methods) == 0 && len(r.HTTPTargets) == 0
 			switch {
@@ -60,6 +64,18 @@ func (p Plan) foreign(s Spec, listed []sbx.Rule) (extra, error) {
 	slices.Sort(out.deny)
 	out.deny = slices.Compact(out.deny)
 	return out, errors.Join(errs...)
+}
+
+// readResource reads what an engine lists as a rule's resource. sbx 0.35 stores a URL and never matches it; it is taken for its
+// host, in case that another version does.
+func readResource(text string) (policy.Resource, error) {
+	res, err := policy.ParseResource(text)
+	if errors.Is(err, policy.ErrURL) {
+		if u, urlErr := url.Parse(strings.TrimSpace(text)); urlErr == nil && u.Host != "" {
+			return policy.ParseResource(u.Host)
+		}
+	}
+	return res, err
 }
 
 // concerns reports whether a rule that the engine lists decides about the sandbox's network.

@@ -1,7 +1,10 @@
 package provision_test
 
 import (
+	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +22,7 @@ func TestRulesOfTheEngineThatWouldBreakTheSplit(t *testing.T) {
 		hosts   bool   // no path rules
 		allow   string // global
 		deny    string // global
+		listed  string // what a global allow is listed with, which our client would not make
 		refused string // in the error
 		denied  string // to the agent sandbox, by a rule of ours
 		noted   string
@@ -34,6 +38,9 @@ func TestRulesOfTheEngineThatWouldBreakTheSplit(t *testing.T) {
 		{name: "a range of everything", allow: "**", refused: "covers everything"},
 		{name: "the model is denied", deny: "api.githubcopilot.com", refused: "cannot do without"},
 		{name: "another host is denied", deny: "example.net"},
+		{name: "an allow that cannot be read", listed: "*", refused: "opens what cannot be read"},
+		{name: "a URL", listed: "https://files.example.org/x", denied: "files.example.org"},
+		{name: "a URL around what is meant by path", listed: "https://api.github.com", refused: "network.rules: hosts"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -53,6 +60,20 @@ func TestRulesOfTheEngineThatWouldBreakTheSplit(t *testing.T) {
 			}
 			if tt.deny != "" {
 				if _, err := b.engine.PolicyDeny(t.Context(), sbx.PolicyRule{Resources: []string{tt.deny}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tt.listed != "" { // a rule of the user's, edited in the engine's own file
+				const planted = "planted.example.org"
+				if _, err := b.engine.PolicyAllow(t.Context(), sbx.PolicyRule{Resources: []string{planted}}); err != nil {
+					t.Fatal(err)
+				}
+				file := filepath.Join(b.state, "state.json")
+				text, err := os.ReadFile(file)
+				if err == nil {
+					err = os.WriteFile(file, bytes.ReplaceAll(text, []byte(planted), []byte(tt.listed)), 0o600)
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
 			}

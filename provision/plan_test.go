@@ -175,11 +175,11 @@ func TestFieldReports(t *testing.T) {
 		}
 	})
 	t.Run("R062", func(t *testing.T) { // a probe that could not run is an error: neither yes nor no, and no other strategy
-		if err := prove(t, fake.ExecRule{Code: 125, Stderr: "cannot run"}); !errors.Is(err, provision.ErrNotProven) {
-			t.Errorf("a failing probe: %v, want ErrNotProven", err)
+		if err := prove(t, fake.ExecRule{Code: 125, Stderr: "cannot run"}); !errors.Is(err, provision.ErrNoProof) {
+			t.Errorf("a failing probe: %v, want ErrNoProof", err)
 		}
-		if err := prove(t, fake.ExecRule{Stdout: "nonsense\n"}); !errors.Is(err, provision.ErrNotProven) {
-			t.Errorf("a probe without an answer: %v, want ErrNotProven", err)
+		if err := prove(t, fake.ExecRule{Stdout: "nonsense\n"}); !errors.Is(err, provision.ErrNoProof) {
+			t.Errorf("a probe without an answer: %v, want ErrNoProof", err)
 		}
 	})
 	t.Run("R056", func(t *testing.T) { // an SSH identity at hand fails the run

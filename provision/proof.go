@@ -22,8 +22,12 @@ import (
 	"github.com/sbxpair/sbxpair/secrets"
 )
 
-// ErrNotProven matches the error of a proof that found the pair not as planned, or could not find out.
+// ErrNotProven matches the error of a proof that found the pair not as planned, or got an answer that does not say.
 var ErrNotProven = errors.New("the pair is not as planned")
+
+// ErrNoProof matches the error of a proof that could not be taken: the engine brought back no answers, or not all of them. Nothing
+// is known of the pair then, for it or against it, and it is not to be used.
+var ErrNoProof = errors.New("the proof could not be taken")
 
 // ErrCredential matches the error of a proof in which a host refused the credential that belongs there.
 var ErrCredential = errors.New("credential refused")
@@ -209,7 +213,8 @@ exit 0
 // run does, the other role's host and any other host are blocked, no value is in any process's environment or command
 // line, no SSH identity is at hand. fresh says that nothing has run in the pair yet: then the disks are looked through as
 // well, and nothing else that has a credential's shape may be there either. The evidence is returned also beside an
-// error, which matches [ErrCredential] if a host refused the credential that belongs there, else [ErrNotProven].
+// error, which matches [ErrCredential] if a host refused the credential that belongs there, [ErrNoProof] if a sandbox's answers did not come back
+// whole, else [ErrNotProven].
 func Prove(ctx context.Context, p *pair.Pair, plan Plan, creds Credentials, fresh bool) (events.Proof, error) {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
@@ -297,11 +302,11 @@ func (q *inquiry) run(ctx context.Context, list []question) (told, error) {
 		return told{}, fmt.Errorf("prove %s: %w", q.box.Name, err)
 	}
 	if res.Code != 0 {
-		return told{}, fmt.Errorf("%w: the questions could not be asked in %s (exit %d): %s", ErrNotProven, q.box.Name, res.Code, bytes.TrimSpace(res.Stderr))
+		return told{}, fmt.Errorf("%w: sbx exec in %s: exit %d: %s", ErrNoProof, q.box.Name, res.Code, bytes.TrimSpace(res.Stderr))
 	}
 	t, whole := parseTold(string(res.Stdout))
 	if !whole {
-		return told{}, fmt.Errorf("%w: what came back from %s was cut off, so it may have held anything; try again", ErrNotProven, q.box.Name)
+		return told{}, fmt.Errorf("%w: sbx exec in %s: what came back was cut off, so it may have held anything", ErrNoProof, q.box.Name)
 	}
 	return t, nil
 }

@@ -131,7 +131,7 @@ func (p Plan) engineRules(s Spec, listed []sbx.Rule) (theirs []policy.Rule, fall
 			}
 		}
 		for _, text := range resources {
-			if res, err := policy.ParseResource(text); err == nil { // else it is stored, and never matched (sbx 0.35)
+			if res, err := readResource(text); err == nil { // else no run can be made, which is said
 				rule.Resources = append(rule.Resources, res)
 			}
 		}
@@ -313,7 +313,7 @@ func (p Plan) Learn(blocked []events.Blocked) (Lesson, error) {
 				l.Because = "proposed already"
 			default:
 				with = next
-				l.Proposed, l.Because = fresh[0].Resource, fmt.Sprintf("asked for %d times: %s", b.Count, b.Reason)
+				l.Proposed, l.Because = fresh[0].Resource, fmt.Sprintf("asked for %s: %s", times(b.Count), b.Reason)
 				lesson.Allow = append(lesson.Allow, l.Proposed)
 			}
 		}
@@ -340,6 +340,13 @@ func (p Plan) Learn(blocked []events.Blocked) (Lesson, error) {
 		lesson.Replay = append(lesson.Replay, again)
 	}
 	return lesson, nil
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
 }
 
 // maxLearnt bounds what a lesson proposes: the names come from the agent.

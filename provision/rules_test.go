@@ -146,7 +146,7 @@ func TestLearnProposesTheLeastAndReplays(t *testing.T) {
 	if want := []string{"a.example.com:443", "b.example.com:8443", "a.example.com", "api.github.com:443"}; !slices.Equal(open, want) {
 		t.Errorf("played again, %v are allowed, want %v", open, want)
 	}
-	for i, word := range []string{"3 times", "1 times", "proposed already", "belongs to the github sandbox", "network.deny", "starts", "GET /graphql", "whatever the configuration"} {
+	for i, word := range []string{"3 times", "asked for once", "proposed already", "belongs to the github sandbox", "network.deny", "starts", "GET /graphql", "whatever the configuration"} {
 		if !strings.Contains(lesson.Learnt[i].Because, word) {
 			t.Errorf("%s: because %q, want %q in it", lesson.Learnt[i].Host, lesson.Learnt[i].Because, word)
 		}

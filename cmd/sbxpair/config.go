@@ -13,10 +13,10 @@ import (
 )
 
 func newConfigCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Look at the configuration", Args: usage(cobra.NoArgs),
+	cmd := &cobra.Command{Use: "config", Short: "Look at the configuration", Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(&cobra.Command{
-		Use: "show", Short: "Print each value and where it comes from", Args: usage(cobra.NoArgs),
+		Use: "show", Short: "Print each value and where it comes from", Args: usage(noArgs),
 		RunE: func(*cobra.Command, []string) error {
 			loaded, err := a.settings(nil)
 			if err != nil {

@@ -19,7 +19,7 @@ import (
 )
 
 func newCredentialCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "credential", Short: "Links to make tokens; replace or remove those of a pair in place", Args: usage(cobra.NoArgs),
+	cmd := &cobra.Command{Use: "credential", Short: "Links to make tokens; replace or remove those of a pair in place", Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(newLinkCmd(a), newRotateCmd(a), newWithdrawCmd(a))
 	return cmd
@@ -35,7 +35,7 @@ type tokenLink struct {
 func newLinkCmd(a *app) *cobra.Command {
 	var repo string
 	cmd := &cobra.Command{
-		Use: "link", Short: "Print the addresses where the two tokens of a pair are made, with the right permissions filled in", Args: usage(cobra.NoArgs),
+		Use: "link", Short: "Print the addresses where the two tokens of a pair are made, with the right permissions filled in", Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			set := map[string]any{}
 			if repo != "" {
@@ -146,14 +146,15 @@ func changeCredential(ctx context.Context, a *app, run, which string, remove, dr
 		return err
 	}
 	return errors.Join(err, a.print(done, func(w io.Writer) {
-		verb := "replaced"
+		verb := "replace"
 		if done.Removed {
-			verb = "removed"
+			verb = "remove"
 		}
 		if dryRun {
-			verb = "would have " + verb
+			fmt.Fprintf(w, "would %s the %s sandbox's credential\n", verb, done.Role)
+			return
 		}
-		fmt.Fprintf(w, "%s the %s sandbox's credential; asked from inside: %s\n", verb, done.Role, strings.TrimSpace(done.Got+" "+done.Check))
+		fmt.Fprintf(w, "%sd the %s sandbox's credential; asked from inside: %s\n", verb, done.Role, strings.TrimSpace(done.Got+" "+done.Check))
 	}))
 }
 

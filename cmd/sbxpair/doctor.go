@@ -35,7 +35,7 @@ type doctorOptions struct {
 func newDoctorCmd(a *app) *cobra.Command {
 	var opts doctorOptions
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Check whether a run would start", Args: usage(cobra.NoArgs),
+		Use: "doctor", Short: "Check whether a run would start", Args: usage(noArgs),
 		Long: "Checks tokens, machine, engine, policy, secrets and leftovers from outside, without a sandbox. With --deep it also makes a\n" +
 			"pair as a run does, takes a run's own proof, asks what only its insides can answer, and removes the pair: after a green\n" +
 			"deep report a run will start. Ends with 1 if a check is red. The checks: docs/reference/doctor.md.",

@@ -3,10 +3,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -125,14 +123,7 @@ func TestDoctorInterrupted(t *testing.T) {
 			s := open(t, stage.Options{})
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			cmd := s.Command(ctx, append([]string{"--config", s.Config, "-C", s.Work}, tt.args...)...)
-			var stderr bytes.Buffer
-			cmd.Stderr = &stderr
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
+			cmd, stderr, ended := start(ctx, t, s, append([]string{"-C", s.Work}, tt.args...)...)
 			if err := awaitSandbox(ctx, s.State, ended); err != nil {
 				t.Fatalf("%v\n%s", err, stderr.String())
 			}
@@ -152,19 +143,10 @@ func TestDoctorInterrupted(t *testing.T) {
 
 // awaitSandbox returns when an engine's state has a sandbox of ours.
 func awaitSandbox(ctx context.Context, state string, ended <-chan error) error {
-	for {
-		found, err := filepath.Glob(filepath.Join(state, "sbx-local*", "sandboxes", "sbxpair-*"))
-		if err != nil || len(found) > 0 {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-ended:
-			return fmt.Errorf("it ended before: %w", err)
-		case <-time.After(2 * time.Millisecond):
-		}
-	}
+	return await(ctx, "a sandbox", ended, func() bool {
+		found, _ := filepath.Glob(filepath.Join(state, "sbx-local*", "sandboxes", "sbxpair-*")) // the pattern is well formed
+		return len(found) > 0
+	})
 }
 
 // The suite through the verb: in a state of its own, under a lease, recorded, and what was recorded becomes fixtures.

@@ -224,15 +224,7 @@ func TestInterruptInEachPhase(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			cmd := s.Command(ctx, append([]string{"--config", s.Config}, args...)...)
-			var stdout, stderr bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &stdout, &stderr
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
+			cmd, stderr, ended := start(ctx, t, s, args...)
 			if err := awaitPhase(ctx, s.State, phase, ended); err != nil {
 				t.Fatalf("%v\n%s", err, stderr.String())
 			}
@@ -251,11 +243,19 @@ func TestInterruptInEachPhase(t *testing.T) {
 	}
 }
 
-// startRun starts a run that is not waited for here: ended gets its end, after which stderr may be read.
+// startRun starts a run as start does.
 func startRun(ctx context.Context, t *testing.T, s *stage.Stage) (cmd *exec.Cmd, stderr *bytes.Buffer, ended <-chan error) {
 	t.Helper()
-	cmd, stderr = s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...), &bytes.Buffer{}
+	return start(ctx, t, s, runArgs(s)...)
+}
+
+// start starts the command in a process group of its own and does not wait for it: ended gets its end, after which stderr may be
+// read.
+func start(ctx context.Context, t *testing.T, s *stage.Stage, args ...string) (cmd *exec.Cmd, stderr *bytes.Buffer, ended <-chan error) {
+	t.Helper()
+	cmd, stderr = s.Command(ctx, append([]string{"--config", s.Config}, args...)...), &bytes.Buffer{}
 	cmd.Stderr = stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func runExec(ctx context.Context, a *app, t target, argv []string) error {
 func newShellCmd(a *app) *cobra.Command {
 	var t target
 	cmd := &cobra.Command{
-		Use: "shell", Short: "Open a shell in a sandbox of a pair", Args: usage(cobra.NoArgs),
+		Use: "shell", Short: "Open a shell in a sandbox of a pair", Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return own(runShell(cmd.Context(), a, t)) },
 	}
 	t.flags(cmd)

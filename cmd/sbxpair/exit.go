@@ -13,6 +13,7 @@ import (
 	"github.com/sbxpair/sbxpair/github"
 	"github.com/sbxpair/sbxpair/loop"
 	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/policy"
 	"github.com/sbxpair/sbxpair/provision"
 	"github.com/sbxpair/sbxpair/sbx"
 	"github.com/sbxpair/sbxpair/secrets"
@@ -79,6 +80,7 @@ func exitCode(err error) int {
 	signalled, bySignal := errors.AsType[*signalError](err)
 	failure, ownFailure := errors.AsType[*ownError](err)
 	_, usage := errors.AsType[*usageError](err)
+	_, misspelt := errors.AsType[*policy.ResourceError](err)
 	_, crashed := errors.AsType[*pair.Crash](err)
 	_, workspaceErr := errors.AsType[*workspace.Error](err)
 	_, gitErr := errors.AsType[*workspace.GitError](err)
@@ -95,7 +97,7 @@ func exitCode(err error) int {
 		return exitRefused
 	case is(workspace.ErrNoSpace):
 		return exitEngine
-	case usage, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrTask, loop.ErrNoAgent, loop.ErrNotResumable, pair.ErrOwned, loop.ErrNoPlan, pair.ErrNoLease, sbx.ErrInvalid, doctor.ErrImport,
+	case usage, misspelt, workspaceErr, gitErr, is(config.ErrInvalid, loop.ErrNoTask, loop.ErrTask, loop.ErrNoAgent, loop.ErrNotResumable, pair.ErrOwned, loop.ErrNoPlan, pair.ErrNoLease, pair.ErrUnreadable, sbx.ErrInvalid, doctor.ErrImport,
 		github.ErrBaseMissing, github.ErrEmptyRepository, github.ErrArchived):
 		return exitUsage
 	case is(loop.ErrBudget, pair.ErrNoRoom):
@@ -107,7 +109,7 @@ func exitCode(err error) int {
 	case is(loop.ErrRefused, provision.ErrRefused, provision.ErrNotProven, github.ErrForbidden, github.ErrBlockedByPolicy,
 		github.ErrRefused, github.ErrOutOfBounds, github.ErrPushRefused, github.ErrBranchMoved, github.ErrPullClosed, doctor.ErrCredentialInside):
 		return exitRefused
-	case is(pair.ErrLost):
+	case is(pair.ErrLost, provision.ErrNoProof):
 		return exitEngine
 	case is(loop.ErrFailed, doctor.ErrRed, doctor.ErrUnsure):
 		return exitFailed
@@ -129,8 +131,8 @@ func isEngine(err error) bool {
 			return true
 		}
 	}
-	_, exited := errors.AsType[*sbx.ExitError](err)
-	return exited
+	exit, exited := errors.AsType[*sbx.ExitError](err)
+	return exited && exit.Op != "cp" // which fails for its files, where nothing of the above is said
 }
 
 // hint returns what to do about err, if anything is known.
@@ -144,8 +146,12 @@ func hint(err error) string {
 		return "sbxpair prune"
 	case crashed:
 		return "tell who makes sbxpair, with what --verbose prints: this is a mistake in it"
+	case errors.Is(err, pair.ErrUnreadable):
+		return "if a later version of sbxpair wrote it, use that one; if nobody works on the run, move its folder away: prune then finds its sandboxes by their names"
 	case errors.Is(err, loop.ErrNoAgent):
 		return "use a template that has the CLI, or mount a folder with it: docs/how-to/agent-cli.md"
+	case errors.Is(err, provision.ErrNoProof):
+		return "sbxpair doctor, then once more: a proof that is not whole is none"
 	case errors.Is(err, provision.ErrExpired):
 		return "make a new token (sbxpair credential link) and put it where the old one was; what was done is kept in the run's folder"
 	case errors.Is(err, provision.ErrPermission), errors.Is(err, provision.ErrCredential):

@@ -333,12 +333,10 @@ func explained(verb, fault, op string, local, releasing bool) []int {
 		return []int{0, exitFailed, exitEngine, exitRefused}
 	case fault == "daemon killed" && local, fault == "partial output" && unread:
 		return []int{0, exitEngine}
-	case op == "exec" && verb == "run": // some of them a run can do without
+	case op == "exec" && verb == "run": // some of them a run can do without, and some are the agent's
 		return []int{0, exitFailed, exitEngine, exitRefused, exitBudget}
-	case op == "exec":
-		return []int{exitEngine, exitRefused}
 	}
-	return []int{exitEngine}
+	return []int{exitEngine} // also for half a proof, which is none
 }
 
 // TestFaultTable drives up, a whole run, and down through the fake sbx and through sbx-local, and makes calls of the engine go

@@ -35,7 +35,7 @@ func newGitHubCmd(a *app) *cobra.Command {
 }
 
 func group(use, short, long string, verbs ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: usage(cobra.NoArgs), RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: usage(noArgs), RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(verbs...)
 	return cmd
 }

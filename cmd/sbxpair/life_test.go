@@ -40,6 +40,11 @@ func (s *scene) orphan() (pair.RunID, string) {
 	return run, dir
 }
 
+// runDir is the folder of a run.
+func (s *scene) runDir(run pair.RunID) string {
+	return pair.NewStore(filepath.Join(s.State, "sbxpair")).Dir(run)
+}
+
 // change edits the lease of a run.
 func (s *scene) change(run pair.RunID, edit func(*pair.Lease)) {
 	s.t.Helper()
@@ -186,7 +191,25 @@ func TestRecords(t *testing.T) {
 		t.Errorf("the engine holds\n%s\nbefore\n%s", got, s.before)
 	}
 
-	sbxpair(t, s.Stage, "prune", "--force").want(t, 0, "nothing to prune") // records are young
+	stray := s.runDir(pair.NewRunID(time.Now())) // whoever made it was killed before it wrote a lease
+	if err := os.Mkdir(stray, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	sbxpair(t, s.Stage, "prune", "--force").want(t, 0, "nothing to prune") // records are young, and so is what has none yet
+	if err := os.Chtimes(stray, long, long); err != nil {
+		t.Fatal(err)
+	}
+	sbxpair(t, s.Stage, "prune", "--dry-run").want(t, 0, "would remove the folder "+stray)
+	sbxpair(t, s.Stage, "prune", "--force").want(t, 0, "removed the record of "+filepath.Base(stray))
+	torn := s.runDir(pair.NewRunID(time.Now()))
+	if err := errors.Join(os.Mkdir(torn, 0o700), os.WriteFile(filepath.Join(torn, "lease.json"), []byte("{"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	sbxpair(t, s.Stage, "down", filepath.Base(torn)).want(t, exitUsage, "cannot be read", "move its folder away")
+	sbxpair(t, s.Stage, "prune", "--force").want(t, exitUsage, torn, "move its folder away")
+	if err := os.RemoveAll(torn); err != nil {
+		t.Fatal(err)
+	}
 	s.change(run, func(l *pair.Lease) { l.Closed = time.Now().Add(-31 * 24 * time.Hour) })
 	if err := os.WriteFile(filepath.Join(dir, "work.bundle"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)

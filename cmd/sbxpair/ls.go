@@ -44,7 +44,7 @@ type cost struct {
 func newListCmd(a *app) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "ls", Short: "List pairs and what became of their owners", Args: usage(cobra.NoArgs),
+		Use: "ls", Short: "List pairs and what became of their owners", Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runList(cmd.Context(), a, all) },
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "also list runs that are closed")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,7 @@ func newUpCmd(a *app) *cobra.Command {
 	var flags hostFlags
 	var dirty, dryRun bool
 	cmd := &cobra.Command{
-		Use: "up", Short: "Make and prove a pair for the checkout, and leave it in place", Args: usage(cobra.NoArgs),
+		Use: "up", Short: "Make and prove a pair for the checkout, and leave it in place", Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd, a, &flags, dirty, dryRun) },
 	}
 	flags.add(cmd)
@@ -40,6 +41,13 @@ func runUp(cmd *cobra.Command, a *app, flags *hostFlags, dirty, dryRun bool) err
 	refilled := a.refilling(ctx, &req)
 	result, err := loop.Up(ctx, req)
 	refilled()
+	if cause := context.Cause(ctx); err == nil && cause != nil { // a signal after its last look at that, which was told that it cleans up
+		l, err := a.store().Load(result.Run)
+		if err == nil {
+			err = a.takeDown(context.WithoutCancel(ctx), l, false)
+		}
+		return errors.Join(fmt.Errorf("keep the pair: %w", cause), err)
+	}
 	if err != nil {
 		return err
 	}

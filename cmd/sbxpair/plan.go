@@ -16,10 +16,14 @@ import (
 func newPlanCmd(a *app) *cobra.Command {
 	var flags hostFlags
 	cmd := &cobra.Command{
-		Use: "plan", Short: "Print the pair that a run would make, and make nothing", Args: usage(cobra.NoArgs),
+		Use: "plan", Short: "Print the pair that a run would make, and make nothing", Args: usage(noArgs),
 		Long: "Prints names, mounts, rules with their reasons, secret bindings and the engine calls to be made. Needs no credential\nand changes nothing.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			plan, err := a.planFor(cmd, "", &flags)
+			loaded, err := flags.settings(cmd, a)
+			if err != nil {
+				return err
+			}
+			plan, err := loop.Plan(cmd.Context(), a.request(loaded.Config))
 			if err != nil {
 				return err
 			}

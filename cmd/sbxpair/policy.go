@@ -21,7 +21,7 @@ import (
 )
 
 func newPolicyCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "policy", Short: "Explain, check and learn network rules", Args: usage(cobra.NoArgs),
+	cmd := &cobra.Command{Use: "policy", Short: "Explain, check and learn network rules", Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(newExplainCmd(a), newLearnCmd(a), newLintCmd(a))
 	return cmd
@@ -71,7 +71,7 @@ func newExplainCmd(a *app) *cobra.Command {
 			return nil
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			plan, err := a.planFor(cmd, run, &flags)
+			plan, err := a.rulesFor(cmd, run, &flags)
 			if err != nil {
 				return err
 			}
@@ -100,8 +100,8 @@ func (a *app) listed(ctx context.Context, plan provision.Plan, run string) []sbx
 	return list
 }
 
-// planFor is the plan of a run on record with its grants, or the one that a new run would have.
-func (a *app) planFor(cmd *cobra.Command, run string, flags *hostFlags) (provision.Plan, error) {
+// rulesFor is the plan of a run on record with its grants, or the one that a new run would have, for its rules.
+func (a *app) rulesFor(cmd *cobra.Command, run string, flags *hostFlags) (provision.Plan, error) {
 	if run != "" {
 		id, plan, err := a.recorded(run)
 		if err != nil {
@@ -113,7 +113,7 @@ func (a *app) planFor(cmd *cobra.Command, run string, flags *hostFlags) (provisi
 	if err != nil {
 		return provision.Plan{}, err
 	}
-	return loop.Plan(cmd.Context(), a.request(loaded.Config))
+	return loop.Rules(cmd.Context(), a.request(loaded.Config))
 }
 
 // recorded returns the plan in the record of a run, open or closed.
@@ -220,8 +220,9 @@ func newLintCmd(a *app) *cobra.Command {
 	var flags hostFlags
 	cmd := &cobra.Command{
 		Use: "lint", Short: "Find rules that are too wide, can never act, are decided by another rule, or name a look-alike",
-		Long: "Looks at network.allow and network.deny together with the rules of each role. Ends with 1 if there is a finding.",
-		Args: usage(cobra.NoArgs),
+		Long: "Looks at network.allow and network.deny together with the rules of each role. Ends with 1 if there is a finding. What\n" +
+			"is no resource, or one that no rule can open, every verb refuses as a mistake in the configuration, with 2.",
+		Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runLint(cmd, a, &flags) },
 	}
 	flags.add(cmd)

@@ -19,7 +19,7 @@ import (
 
 func newPoolCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "pool", Short: "Keep pairs booted ahead of time, without a credential in them", Args: usage(cobra.NoArgs),
+		Use: "pool", Short: "Keep pairs booted ahead of time, without a credential in them", Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newPoolFillCmd(a), newPoolListCmd(a), newPoolDrainCmd(a))
@@ -30,7 +30,7 @@ func newPoolFillCmd(a *app) *cobra.Command {
 	var size int
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use: "fill", Short: "Boot pairs until pool.size of them wait", Args: usage(cobra.NoArgs),
+		Use: "fill", Short: "Boot pairs until pool.size of them wait", Args: usage(noArgs),
 		Long: "Removes pairs that no run will claim any more (too old, for another engine or other settings), and boots what is\n" +
 			"missing. A pair in the pool has neither a credential nor rules of its own, and an empty folder where the workspace\n" +
 			"goes. run and up take one that fits, give it those, and remove it at the end; while they work, the pool is filled\n" +
@@ -50,7 +50,7 @@ func newPoolFillCmd(a *app) *cobra.Command {
 
 func newPoolListCmd(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List the pairs that wait", Args: usage(cobra.NoArgs),
+		Use: "ls", Short: "List the pairs that wait", Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runPoolList(a) },
 	}
 }
@@ -58,7 +58,7 @@ func newPoolListCmd(a *app) *cobra.Command {
 func newPoolDrainCmd(a *app) *cobra.Command {
 	var stale, dryRun bool
 	cmd := &cobra.Command{
-		Use: "drain", Short: "Remove the pairs that wait", Args: usage(cobra.NoArgs),
+		Use: "drain", Short: "Remove the pairs that wait", Args: usage(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runPoolDrain(cmd.Context(), a, stale, dryRun) },
 	}
 	cmd.Flags().BoolVar(&stale, "stale", false, "only those that no run will claim any more")
@@ -147,6 +147,9 @@ func runPoolList(a *app) error {
 	}
 	printErr := a.print(map[string]any{"pairs": rows}, func(w io.Writer) {
 		if len(rows) == 0 {
+			if !a.quiet {
+				fmt.Fprintln(a.stderr, "no pair waits")
+			}
 			return
 		}
 		tw := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
@@ -180,6 +183,9 @@ func runPoolDrain(ctx context.Context, a *app, stale, dryRun bool) error {
 	}{todo, removed}, func(w io.Writer) {
 		todo.print(w)
 		printRuns(w, "removed", removed)
+		if !dryRun && len(chosen) == 0 {
+			fmt.Fprintln(w, "nothing to drain")
+		}
 	})
 	return errors.Join(err, printErr)
 }

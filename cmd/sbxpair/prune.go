@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ type pruneOptions struct {
 func newPruneCmd(a *app) *cobra.Command {
 	var o pruneOptions
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Remove what runs left behind whose process is dead", Args: usage(cobra.NoArgs),
+		Use: "prune", Short: "Remove what runs left behind whose process is dead", Args: usage(noArgs),
 		Long: "Lists the pairs whose owner is dead, sandboxes, secrets and rules with names of ours of which there is no record, and\n" +
 			"records of runs that are over for longer than limits.records. What nobody fetched is named. Removes it all after a yes;\n" +
 			"without a terminal, and at the end of input, the answer is no. Pairs that somebody owns or left in place on purpose are\n" +
@@ -53,6 +54,12 @@ func runPrune(ctx context.Context, a *app, o pruneOptions) error {
 	errs := []error{err}
 	records, recordErr := a.oldRecords(o.records)
 	errs = append(errs, recordErr)
+	strays, strayErr := a.store().Strays()
+	errs = append(errs, strayErr)
+	for _, run := range strays {
+		dir := a.store().Dir(run)
+		steps = append(steps, change{Do: "remove", What: "the folder " + dir, Why: "it holds no record of a run", Lost: cmp.Or(loop.Unfetched(dir), loop.UndeliveredWork(dir))})
+	}
 	for _, l := range records {
 		steps = append(steps, change{Do: "forget", What: "the record of run " + string(l.Run), Why: "over since " + l.Closed.Format(time.DateOnly), Lost: lostWith(a.store().Dir(l.Run))})
 	}
@@ -74,6 +81,15 @@ func runPrune(ctx context.Context, a *app, o pruneOptions) error {
 			removed, err := a.prune(ctx, part)
 			result.Removed = append(result.Removed, removed...)
 			errs = append(errs, err)
+		}
+		for _, run := range strays {
+			err := loop.RemoveWorkspace(a.store().Dir(run))
+			if err == nil {
+				err = a.store().Sweep(run)
+			}
+			if errs = append(errs, err); err == nil {
+				result.Records = append(result.Records, run)
+			}
 		}
 		for _, l := range records {
 			err := loop.RemoveWorkspace(a.store().Dir(l.Run)) // the agent may have made folders that nobody may enter

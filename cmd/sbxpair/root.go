@@ -101,7 +101,7 @@ func newRootCmd(a *app) *cobra.Command {
 		Use:           "sbxpair",
 		Short:         "Run coding agents in pairs of microVM sandboxes",
 		Long:          "sbxpair runs a coding agent in one sandbox that can reach a model and nothing else, and delivers its\nwork from a second one that can act on one GitHub repository and never runs a line that the agent wrote.",
-		Args:          usage(cobra.NoArgs),
+		Args:          usage(noArgs),
 		Version:       a.version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -152,6 +152,14 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// noArgs is for verbs that take no argument, and for those whose argument can only be a verb below them.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 || cmd.HasSubCommands() {
+		return cobra.NoArgs(cmd, args)
+	}
+	return fmt.Errorf("%s takes no argument, and got %q", cmd.CommandPath(), args[0])
 }
 
 func (a *app) newLogger(level charm.Level) *slog.Logger {

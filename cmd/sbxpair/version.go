@@ -25,7 +25,7 @@ func version() string {
 
 func newVersionCmd(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: usage(cobra.NoArgs),
+		Use: "version", Short: "Print the version", Args: usage(noArgs),
 		RunE: func(*cobra.Command, []string) error {
 			v := struct {
 				Version  string `json:"version"`
