@@ -44,7 +44,7 @@ func runUp(cmd *cobra.Command, a *app, flags *hostFlags, dirty, dryRun bool) err
 	if cause := context.Cause(ctx); err == nil && cause != nil { // a signal after its last look at that, which was told that it cleans up
 		l, err := a.store().Load(result.Run)
 		if err == nil {
-			err = a.takeDown(context.WithoutCancel(ctx), l, false)
+			err = a.takeDown(context.WithoutCancel(ctx), a.known(l.Engine).Unverified(), l, false)
 		}
 		return errors.Join(fmt.Errorf("keep the pair: %w", cause), err)
 	}
