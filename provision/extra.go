@@ -45,7 +45,7 @@ func (p Plan) foreign(s Spec, listed []sbx.Rule) (extra, error) {
 			res, err := readResource(text)
 			if err != nil {
 				if r.Decision == sbx.Allow { // a deny takes nothing from the split, and whom it hurts is told by the proof
-					errs = append(errs, fmt.Errorf("%w: the engine's rule %s opens what cannot be read, so nobody can say what the %s sandbox would reach: %w; remove that rule", ErrRefused, ruleName(r), s.Role, err))
+					errs = append(errs, fmt.Errorf("%w: the engine's rule %s opens what cannot be read, so nobody can say what the %s sandbox would reach: %v; remove that rule", ErrRefused, ruleName(r), s.Role, err))
 				}
 				continue
 			}
