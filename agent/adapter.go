@@ -63,10 +63,17 @@ type Adapter struct {
 	invoke    func(t Task, state string) (Invocation, error)
 	decoder   func() decoder
 	usage     func([]byte) (Usage, error) // reads Invocation.UsageFile
+	meter     *meter                      // nil: what it uses shows in its events, or at the end alone
 	// finishes says that a whole run ends with a line that says so: without it, the run was cut off.
 	finishes bool
 	// countsOn says that the usage of a session that is gone on with holds what came before.
 	countsOn bool
+}
+
+// meter is how a CLI that does not say meanwhile what it uses writes it down.
+type meter struct {
+	record func(session string) (path, start string) // file below the home folder, and how a line about a model call begins there
+	usage  func(line []byte) (Usage, error)
 }
 
 // decoder turns one JSON line into events. It keeps state between lines.

@@ -18,6 +18,7 @@ func Copilot() Adapter {
 		invoke:     copilotInvocation,
 		decoder:    func() decoder { return new(copilotDecoder) },
 		usage:      copilotUsage,
+		meter:      &meter{record: copilotRecord, usage: copilotCall},
 		finishes:   true,
 		countsOn:   true,
 	}
@@ -165,4 +166,26 @@ func copilotUsage(data []byte) (Usage, error) {
 				CachedInput: m.Usage.CacheReadTokens, Written: m.Usage.CacheWriteTokens, Output: m.Usage.OutputTokens, Calls: m.Requests.Count}}})
 	}
 	return u, nil
+}
+
+// copilotRecord is the CLI's own log of a session: its output has no token counts while it works.
+func copilotRecord(session string) (path, start string) {
+	return ".copilot/session-state/" + session + "/events.jsonl", `{"type":"session.usage_record"`
+}
+
+func copilotCall(line []byte) (Usage, error) {
+	var l struct {
+		Data struct {
+			Usage struct {
+				Model                                                        string
+				InputTokens, OutputTokens, CacheReadTokens, CacheWriteTokens int64
+			}
+		}
+	}
+	if err := json.Unmarshal(line, &l); err != nil {
+		return Usage{}, fmt.Errorf("record of a call: %w", err)
+	}
+	u := l.Data.Usage
+	m := ModelUsage{Input: max(0, u.InputTokens), CachedInput: max(0, u.CacheReadTokens), Written: max(0, u.CacheWriteTokens), Output: max(0, u.OutputTokens), Calls: 1}
+	return Usage{Input: m.Input, CachedInput: m.CachedInput, Written: m.Written, Output: m.Output, ModelCalls: 1, Models: map[string]ModelUsage{clean(u.Model, 200): m}}, nil
 }

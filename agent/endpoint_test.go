@@ -101,7 +101,9 @@ func throughGateway(t *testing.T, r real, home string, way behind, caps gateway.
 	task := agent.Task{Prompt: "Change two to 2 in a.txt.", Dir: dir, Command: []string{program}, Model: way.model,
 		Endpoint: &agent.Endpoint{Provider: way.provider, URL: access.URLs[way.api]}, Env: []string{env + "=" + access.Key.Reveal()}}
 	var rec record
-	res, err := agent.Run(t.Context(), &host{home: home}, r.adapter, task, rec.options(agent.Limits{Wall: 2 * time.Minute}))
+	options, most := rec.options(agent.Limits{Wall: 2 * time.Minute}), int64(0)
+	options.Meter, options.Spent = 10*time.Millisecond, func(_ int, u agent.Usage) bool { most = max(most, u.Input); return false }
+	res, err := agent.Run(t.Context(), &host{home: home}, r.adapter, task, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +135,9 @@ func throughGateway(t *testing.T, r real, home string, way behind, caps gateway.
 	for _, s := range steps {
 		want.Input, want.Cached, want.Output = want.Input+s.Usage.Input, want.Cached+s.Usage.Cached, want.Output+s.Usage.Output
 		want.Written += s.Usage.Written
+	}
+	if r.adapter.Name == "copilot" && (most == 0 || most > res.Usage.Input) { // told by its own log while it worked
+		t.Errorf("while it worked it had used up to %d tokens, in all %d", most, res.Usage.Input)
 	}
 	// What went into the cache, by the CLI's own word: Copilot's usage file tells it where the provider's wire does.
 	if u := res.Usage; r.adapter.Name == "copilot" && way.api == gateway.Anthropic && (u.Written != int64(want.Written) || u.Models[way.model].Written != u.Written) {

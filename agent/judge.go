@@ -144,7 +144,11 @@ func Judge(r Result, changed bool) Verdict {
 	case StopWall:
 		return Verdict{CutOff, fmt.Sprintf("the time limit of %v passed", r.Limits.Wall), s.LastClass}
 	case StopIdle:
-		return Verdict{CutOff, fmt.Sprintf("nothing was heard for %v; the last was %q", r.Limits.Idle, tailOf(r.LastOutput, 200)), s.LastClass}
+		reason := fmt.Sprintf("nothing was heard for %v", r.Limits.Idle)
+		if last := tailOf(r.LastOutput, 200); last != "" {
+			reason += fmt.Sprintf("; the last was %q", last)
+		}
+		return Verdict{CutOff, reason, s.LastClass}
 	case StopSpent:
 		return Verdict{CutOff, "what it may spend is spent", ""}
 	case StopTurns:

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sbxpair/sbxpair/guest"
@@ -33,8 +35,10 @@ type Options struct {
 	Transcript    io.Writer         // gets each line of standard output as it came, masked
 	MaxTranscript int64             // bytes; 256 MiB. What goes over is dropped and counted
 	Redact        *secrets.Redactor // masks events, transcript and result; nil masks nothing
-	// Spent, if not nil, is told what the session has used whenever the CLI says so; true ends the agent. Copilot tells only at the end.
+	// Spent, if not nil, is told what the session has used whenever the CLI says so; true ends the agent.
 	Spent func(turns int, u Usage) bool
+	// Meter is how often a CLI that writes down what it uses, but does not say it, is looked at for Spent while it calls its model; 5 s.
+	Meter time.Duration
 }
 
 // Result is how a run went. It is complete in itself; [Judge] says what it means.
@@ -93,6 +97,9 @@ func Run(ctx context.Context, r guest.Runner, a Adapter, t Task, o Options) (Res
 	res.Limits = o.Limits
 	mark := newMark()
 	state := stateMark + "-" + mark
+	if a.meter != nil && t.SessionID == "" { // its record is found by that
+		t.SessionID = newUUID()
+	}
 	inv, err := a.invocation(t, state)
 	if err != nil {
 		return res, err
@@ -102,7 +109,7 @@ func Run(ctx context.Context, r guest.Runner, a Adapter, t Task, o Options) (Res
 			return res, err
 		}
 	}
-	x := &execution{r: r, o: o, a: a, inv: inv, mark: mark, state: state, stopped: make(chan Stop, 1)}
+	x := &execution{r: r, o: o, a: a, inv: inv, task: t, mark: mark, state: state, stopped: make(chan Stop, 1)}
 	x.out = newOutput(a.NewParser(), o, x.seen)
 	started := time.Now()
 	res.Code, res.Stop, err = x.run(ctx)
@@ -119,9 +126,7 @@ func Run(ctx context.Context, r guest.Runner, a Adapter, t Task, o Options) (Res
 			res.Usage = u
 		}
 	}
-	if t.Resume && a.countsOn {
-		res.Usage = res.Usage.Minus(t.Used)
-	}
+	res.Usage = x.since(res.Usage)
 	if sweepErr != nil {
 		sweepErr = fmt.Errorf("%w of %s: %w", ErrLeftover, a.Name, sweepErr)
 	}
@@ -144,6 +149,14 @@ func newMark() string {
 	var b [8]byte
 	rand.Read(b[:]) // never fails (Go 1.24)
 	return hex.EncodeToString(b[:])
+}
+
+// newUUID makes a random one (RFC 9562, version 4).
+func newUUID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails (Go 1.24)
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 func writeFile(ctx context.Context, r guest.Runner, f File, home string) error {
@@ -170,15 +183,33 @@ type execution struct {
 	o       Options
 	a       Adapter
 	inv     Invocation
+	task    Task
 	mark    string
 	state   string
 	out     *output
-	stopped chan Stop // a reason to stop found in the output
+	stopped chan Stop   // a reason to stop found in the output
+	called  atomic.Bool // its model answered since the meter was read
+	metered Usage       // what the meter said
+	records int         // of the meter that were read
+}
+
+// since is what this session used, of what its CLI counts.
+func (x *execution) since(u Usage) Usage {
+	if x.task.Resume && x.a.countsOn {
+		return u.Minus(x.task.Used)
+	}
+	return u
 }
 
 // seen looks at the summary and the usage after each event; it is called under the output's lock.
 func (x *execution) seen(e Event, s *Summary, u Usage) {
 	var why Stop
+	if e.Usage != nil {
+		if !e.Total { // which the meter's own are
+			x.called.Store(true)
+		}
+		u = x.since(u)
+	}
 	switch {
 	// A first refusal may be a lost credential that comes back; the CLIs try again by themselves. An error is their last word.
 	case s.fatalCred && !s.Finished || s.Credential > 1:
@@ -234,6 +265,8 @@ func (x *execution) run(ctx context.Context) (code int, why Stop, err error) {
 	idle := time.NewTimer(x.o.Idle)
 	defer idle.Stop()
 	watch := idleWatch{x: x}
+	meter := time.NewTicker(or(x.o.Meter, 5*time.Second))
+	defer meter.Stop()
 	for why == "" {
 		select {
 		case e := <-done:
@@ -243,6 +276,10 @@ func (x *execution) run(ctx context.Context) (code int, why Stop, err error) {
 		case <-wall.C:
 			why = StopWall
 		case why = <-x.stopped:
+		case <-meter.C:
+			if x.a.meter != nil && x.o.Spent != nil && x.called.Swap(false) {
+				x.readMeter(ctx)
+			}
 		case <-idle.C:
 			again, silent := watch.check(ctx)
 			switch {
@@ -272,6 +309,37 @@ func (x *execution) run(ctx context.Context) (code int, why Stop, err error) {
 		return -1, why, nil
 	case <-time.After(30 * time.Second):
 		return -1, why, errors.New("the engine's command does not end")
+	}
+}
+
+// read prints the records, from the one whose number is given on, of the file that ends in a path below the home folder.
+const read = `[ $# = 3 ] || HOME=$4; f=$HOME/$1; [ -f "$f" ] && grep -h "$2" "$f" | tail -n "+$3" | head -c 1048576`
+
+// readMeter adds up what the CLI wrote down of its model calls. It says nothing against the agent if there is nothing to read: what
+// was used is told at the end, too.
+func (x *execution) readMeter(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	path, start := x.a.meter.record(x.task.SessionID)
+	argv := []string{"sh", "-c", read, "sh", path, "^" + start, strconv.Itoa(x.records + 1)}
+	if x.inv.Home != "" {
+		argv = append(argv, x.inv.Home)
+	}
+	var out bytes.Buffer
+	if _, err := x.r.Run(ctx, guest.Command{Argv: argv, Dir: "/", Stdout: &capped{w: &out, left: 2 << 20}}); err != nil {
+		return
+	}
+	before := x.records
+	for line := range bytes.Lines(out.Bytes()) {
+		u, err := x.a.meter.usage(line)
+		if err != nil {
+			break // half a line: it is there next time
+		}
+		x.metered.add(u)
+		x.records++
+	}
+	if x.records > before {
+		x.out.count(x.metered)
 	}
 }
 
@@ -449,6 +517,16 @@ func (w *output) emit(e Event) {
 		w.o.Sink(e)
 	}
 	w.seen(e, &w.summary, w.usage)
+}
+
+// count takes what was read elsewhere for what the session used up to now.
+func (w *output) count(u Usage) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	u.PremiumRequests = w.usage.PremiumRequests
+	w.usage = u
+	w.usage.Models = maps.Clone(u.Models)
+	w.seen(Event{Kind: KindUsage, Usage: &u, Total: true}, &w.summary, w.usage)
 }
 
 func (w *output) errWriter() io.Writer {

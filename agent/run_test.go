@@ -227,6 +227,36 @@ func TestFlood(t *testing.T) {
 }
 
 // TestCleanedEnvironment: a process whose environment was cleaned is found through its parent.
+// What Copilot writes down of its model calls, while it says nothing of tokens, ends a session that has used what it may: of one
+// that is gone on with, what it used before does not count again.
+func TestMeter(t *testing.T) {
+	const call = `{"type":"session.usage_record","data":{"usage":{"model":"m","inputTokens":400,"outputTokens":10,"cacheReadTokens":40,"cacheWriteTokens":4}}}`
+	for name, task := range map[string]agent.Task{
+		"new":     {},
+		"resumed": {SessionID: "0f0e5c5e-4f2e-4c7b-9a54-0d8b9b6f0001", Resume: true, Used: agent.Usage{Input: 400, CachedInput: 40, Written: 4, Output: 10, ModelCalls: 1, Models: map[string]agent.ModelUsage{"m": {Input: 400, CachedInput: 40, Written: 4, Output: 10, Calls: 1}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			task.Prompt = "x"
+			task.Command = script(`while [ "$1" != --session-id ]; do shift; done
+log=$HOME/.copilot/session-state/$2; mkdir -p "$log"
+[ ` + name + ` = new ] || echo '` + call + `' >>"$log/events.jsonl"
+for i in 1 2 3; do echo '{"type":"tool","text":"` + strings.ReplaceAll(call, `"`, `\"`) + `"}' >>"$log/events.jsonl"
+echo '` + call + `' >>"$log/events.jsonl"; echo '{"type":"model.call_finished","data":{}}'; sleep 0.2; done
+printf '%s' '{"type":"session.usage_record","data":{"us' >>"$log/events.jsonl"; sleep 60`)
+			var last agent.Usage
+			o := agent.Options{Meter: 10 * time.Millisecond, Spent: func(_ int, u agent.Usage) bool { last = u; return u.Input >= 1200 }}
+			res, err := agent.Run(t.Context(), newHost(t), agent.Copilot(), task, o)
+			if err != nil || res.Stop != agent.StopSpent || agent.Judge(res, true).Outcome != agent.CutOff {
+				t.Fatalf("%+v, %v", res, err)
+			}
+			if m := res.Usage.Models["m"]; m != (agent.ModelUsage{Input: 1200, CachedInput: 120, Written: 12, Output: 30, Calls: 3}) || last.Input != 1200 || res.Usage.Input != 1200 {
+				t.Errorf("usage %+v, the last told %+v", res.Usage, last)
+			}
+		})
+	}
+}
+
 func TestCleanedEnvironment(t *testing.T) {
 	res := fake(t, t.Context(), newHost(t), `env -i /bin/sh -c 'env -i /bin/sleep 65 & wait' clean-needle & echo up; wait`, nil,
 		agent.Options{Limits: agent.Limits{Wall: 500 * time.Millisecond, Grace: 500 * time.Millisecond}})

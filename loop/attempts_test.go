@@ -337,6 +337,25 @@ func TestCancelledAttempt(t *testing.T) {
 	}
 }
 
+// The limit of the whole run ends a session like any other limit: it is no cancellation.
+func TestRunLimit(t *testing.T) {
+	tr := newTrial(t, []string{bad + "sleep 60"}, nil)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		for tr.sessions() == 0 && ctx.Err() == nil {
+			time.Sleep(5 * time.Millisecond)
+		}
+		cancel(fmt.Errorf("%w: the run took longer than limits.run (15s)", ErrBudget))
+	}()
+	err := tr.work(ctx)
+	if Outcome(err) != "budget spent" || err.Error() != "execute: budget spent: the run took longer than limits.run (15s)" {
+		t.Errorf("%s: %v", Outcome(err), err)
+	}
+	if list := tr.state.Sessions; len(list) != 1 || list[0].Outcome != string(agent.CutOff) || list[0].Reason != "the run took longer than limits.run (15s)" {
+		t.Errorf("sessions %+v", list)
+	}
+}
+
 func TestParseReview(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"approved": true, "summary": "Fine."}`:                                                         "approved Fine. 0",

@@ -204,12 +204,12 @@ func Outcome(err error) string {
 		return "delivered"
 	case errors.Is(err, pair.ErrLeft):
 		return "clean-up incomplete"
+	case errors.Is(err, ErrBudget): // limits.run cancels, too
+		return "budget spent"
 	case errors.Is(err, context.Canceled):
 		return "cancelled"
 	case errors.Is(err, ErrNothing), errors.Is(err, ErrNoHandover):
 		return "nothing to do"
-	case errors.Is(err, ErrBudget):
-		return "budget spent"
 	case errors.Is(err, ErrRefused), errors.Is(err, provision.ErrRefused), errors.Is(err, workspace.ErrHostile), errors.Is(err, workspace.ErrTooLarge), errors.Is(err, provision.ErrNotProven):
 		return "refused"
 	case errors.Is(err, provision.ErrExpired):

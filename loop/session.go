@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,11 +86,17 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 	if err != nil {
 		verdict = agent.Verdict{Outcome: agent.Failed, Reason: err.Error()} // what had arrived is in the result
 	}
+	limit := context.Cause(ctx) // if it is a limit of the run's that stopped it
+	if res.Stop != agent.StopCancelled || !errors.Is(limit, ErrBudget) {
+		limit = nil
+	} else if err == nil {
+		verdict = agent.Verdict{Outcome: agent.CutOff, Reason: strings.TrimPrefix(limit.Error(), ErrBudget.Error()+": ")}
+	}
 	if list, err := r.refused(ctx); err == nil { // for the progress; at the end of the run it is asked for the record
 		r.blockedHosts = len(list)
 	}
 	r.closeSession(b, res, verdict, transcript.Name())
-	if err != nil {
+	if err := cmp.Or(err, limit); err != nil {
 		return res, err
 	}
 	if res.Code == exitNotFound {

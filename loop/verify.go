@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func (r *run) verify(ctx context.Context) (string, error) {
 		default:
 			return "", &rejection{
 				by:     events.PhaseVerify,
-				reason: fmt.Sprintf("verify command %q: exit %d: %s", c.command, done.Exit, lastLine(done.Output)),
+				reason: strings.TrimSuffix(fmt.Sprintf("verify command %q: exit %d: %s", c.command, done.Exit, lastLine(done.Output)), ": "),
 				report: fmt.Sprintf("The verify command %q ended with exit code %d. The end of what it printed:\n\n%s\n", c.command, done.Exit, done.Output),
 			}
 		}
