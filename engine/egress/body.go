@@ -12,7 +12,6 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/sbxpair/sbxpair/engine/rules"
-	"github.com/sbxpair/sbxpair/engine/vault"
 )
 
 // overridingHeaders ask a server for another method or path than those of the request's line, which rules decide on.
@@ -57,11 +56,11 @@ func (x *exchange) checkBody(s *session, req *http.Request, note func(rules.Entr
 			return credentialRefusal(name + " in a trailer")
 		}
 	}
-	all, err := s.vault.Bindings(s.sandbox)
+	known, err := s.vault.Placeholders()
 	if err != nil {
 		return &refusal{http.StatusBadGateway, "credential", "Secrets cannot be read"}
 	}
-	x.body = &checkedBody{ReadCloser: req.Body, req: req, marked: func(text string) bool { return isMarked(text, all) }, note: note}
+	x.body = &checkedBody{ReadCloser: req.Body, req: req, marked: func(text string) bool { return isMarked(text, known) }, note: note}
 	if len(req.Trailer) > 0 {
 		x.body.trailer = http.Header{}
 		for name := range req.Trailer {
@@ -120,8 +119,9 @@ func (b *checkedBody) takeTrailer() *refusal {
 	return nil
 }
 
-// isMarked reports whether a text holds a placeholder: one of those in use, or one that can be told by its form.
-func isMarked(text string, all []vault.Binding) bool {
+// isMarked reports whether a text holds a placeholder: one of those that are known, which may be another sandbox's, or one that can
+// be told by its form.
+func isMarked(text string, known []string) bool {
 	return strings.Contains(text, "sbxproxymanaged") || strings.Contains(text, "sbx-cs-") ||
-		slices.ContainsFunc(all, func(b vault.Binding) bool { return b.Placeholder != "" && strings.Contains(text, b.Placeholder) })
+		slices.ContainsFunc(known, func(placeholder string) bool { return strings.Contains(text, placeholder) })
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sbxpair/sbxpair/engine/rules"
+	"github.com/sbxpair/sbxpair/engine/vault"
 	"github.com/sbxpair/sbxpair/policy"
 	"github.com/sbxpair/sbxpair/secrets"
 )
@@ -146,6 +147,10 @@ func TestCustomInjection(t *testing.T) {
 	w.rule(policy.Allow, "*.example.com:443")
 	w.custom("DEMO_KEY", ph, "demo_value_0123456789", "api.example.com")
 	w.custom("OTHER_KEY", other, "other_value_0123456789", "other.example.com")
+	const others = "tok_0123456789abcdef"
+	if _, _, err := w.vault.SetCustom(t.Context(), vault.CustomSecret{Sandbox: "another", Placeholder: others, Hosts: []string{"api.example.com"}, Secret: vault.Secret{Value: secrets.New("third-value-0123456789")}}); err != nil {
+		t.Fatal(err)
+	}
 	w.serve()
 	c := w.client()
 	code, _, h := w.get(c, "https://api.example.com/", "X-Demo-Key: k="+ph)
@@ -175,6 +180,9 @@ func TestCustomInjection(t *testing.T) {
 		{"https://api.example.com/", "Authorization: Bearer someone-else"}, // foreign
 		{"https://api.example.com/?k=" + ph, "X-A: b"},                     // not filled in there
 		{"https://api.example.com/?access_token=abc", "X-A: b"},
+		{"https://api.example.com/?k=" + strings.ReplaceAll(ph, "-", "%2d"), "X-A: b"},
+		{"https://api.example.com/", ph + ": b"},              // nor in a name
+		{"https://api.example.com/", "X-Demo-Key: " + others}, // another sandbox's
 	} {
 		if code, body, _ := w.get(c, tt[0], tt[1]); code != 403 {
 			t.Errorf("%s with %s: %d %q", tt[0], tt[1], code, body)

@@ -74,7 +74,11 @@ func (s *session) inject(ctx context.Context, t target, secure bool, u *url.URL,
 			return nil, err
 		}
 	}
-	if err := in.checkLeft(u, all); err != nil {
+	known, err := s.vault.Placeholders()
+	if err != nil {
+		return nil, &refusal{http.StatusBadGateway, "credential", "Secrets cannot be read"}
+	}
+	if err := in.checkLeft(u, known); err != nil {
 		return nil, err
 	}
 	return in.used, nil
@@ -255,9 +259,12 @@ func (in *injection) checkOthers(u *url.URL, service *vault.Binding) error {
 }
 
 // checkLeft refuses a request that still holds a placeholder: it would reach the server as it is (OpenShell#2162).
-func (in *injection) checkLeft(u *url.URL, all []vault.Binding) error {
-	marked := func(text string) bool { return isMarked(text, all) }
+func (in *injection) checkLeft(u *url.URL, known []string) error {
+	marked := func(text string) bool { return isMarked(text, known) }
 	for name, values := range in.header {
+		if marked(strings.ToLower(name)) {
+			return credentialRefusal("Placeholder as the name of a header; only values are filled in")
+		}
 		for _, text := range values {
 			decoded, _ := decodeBasic(name, text)
 			if marked(text) || marked(decoded) {
@@ -268,7 +275,8 @@ func (in *injection) checkLeft(u *url.URL, all []vault.Binding) error {
 			}
 		}
 	}
-	if marked(u.RequestURI()) || marked(u.Path) {
+	query, err := url.QueryUnescape(u.RawQuery)
+	if marked(u.RequestURI()) || marked(u.Path) || err == nil && marked(query) {
 		return credentialRefusal("Placeholder in the URL; only headers are filled in")
 	}
 	return nil

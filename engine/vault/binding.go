@@ -49,9 +49,7 @@ func (s *Store) Bindings(sandbox string) ([]Binding, error) {
 		return nil, err
 	}
 	s.mu.Lock()
-	if s.from != d {
-		s.from, s.bound = d, map[string][]Binding{}
-	}
+	s.renew(d)
 	bindings, ok := s.bound[sandbox]
 	s.mu.Unlock()
 	if ok {
@@ -66,6 +64,29 @@ func (s *Store) Bindings(sandbox string) ([]Binding, error) {
 		s.bound[sandbox] = bindings
 	}
 	return bindings, nil
+}
+
+// renew forgets what was made of another document; the caller holds the mutex.
+func (s *Store) renew(d *document) {
+	if s.from == d {
+		return
+	}
+	s.from, s.bound, s.texts = d, map[string][]Binding{}, nil
+	for _, row := range d.Custom {
+		s.texts = append(s.texts, row.Placeholder)
+	}
+}
+
+// Placeholders returns the texts that stand for custom secrets, whoever they belong to. Do not change what is returned.
+func (s *Store) Placeholders() ([]string, error) {
+	d, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.renew(d)
+	return s.texts, nil
 }
 
 func (s *Store) bindings(d *document, sandbox string) ([]Binding, error) {

@@ -113,8 +113,9 @@ type Store struct {
 	runs    singleflight.Group
 	mu      sync.Mutex
 	fetched map[string]fetched
-	from    *document // what bound was made of
+	from    *document // what these two were made of
 	bound   map[string][]Binding
+	texts   []string // placeholders of all
 }
 
 type fetched struct {
