@@ -273,3 +273,57 @@ func TestDaemonExhausted(t *testing.T) {
 		t.Errorf("the daemon is %d, want %d (%v)", h.PID, daemon.Process.Pid, err)
 	}
 }
+
+// A sandbox whose record is damaged, or of another version, keeps nobody from the others, and can be removed with all that runs of it.
+func TestDamagedRecord(t *testing.T) {
+	e, workspace := newEngine(t)
+	r := create(t, e, "broken", workspace)
+	record := filepath.Join(e.State.SandboxDir("broken"), "record.json")
+	for what, text := range map[string]string{"empty": "", "cut": `{"version": 1, "na`, "null": "null", "newer": `{"version": 99, "name": "broken", "status": "paused"}`, "another's": `{"version": 1, "name": "other"}`} {
+		if err := os.WriteFile(record, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Get("broken"); !errors.Is(err, engine.ErrRecord) {
+			t.Errorf("%s: Get = %v", what, err)
+		}
+		list, err := e.List()
+		if err != nil || len(list) != 1 || list[0].Name != "broken" || list[0].ID != r.ID || list[0].Status != engine.Damaged {
+			t.Errorf("%s: List = %+v, %v", what, list, err)
+		}
+	}
+	other := create(t, e, "whole", t.TempDir())
+	if out := sh(t, e, other, "echo hi"); out != "hi" {
+		t.Errorf("beside it: %q", out)
+	}
+	if err := e.Remove(t.Context(), "broken"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range sandboxProcesses(e.State) {
+		if strings.Contains(p, r.ID) {
+			t.Errorf("still runs: %s", p)
+		}
+	}
+	for _, path := range []string{e.State.SandboxDir("broken"), e.State.ProxyDir(r.ID)} {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+	// Not even its bundle can be read.
+	r = create(t, e, "broken", workspace)
+	for _, path := range []string{record, filepath.Join(filepath.Dir(record), "config.json")} {
+		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.Remove(t.Context(), "broken"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range sandboxProcesses(e.State) {
+		if strings.Contains(p, r.ID) {
+			t.Errorf("still runs: %s", p)
+		}
+	}
+	if out := sh(t, e, other, "echo hi"); out != "hi" {
+		t.Errorf("the other afterwards: %q", out)
+	}
+}

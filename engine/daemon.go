@@ -460,12 +460,16 @@ func (d *Daemon) sync(ctx context.Context) error {
 		return nil
 	}
 	want := map[string]Record{}
+	blind := listErr != nil
 	for _, r := range list {
-		if r.Status != Stopped && !r.Lost() {
+		switch {
+		case r.Status == Damaged:
+			blind = true
+		case r.Status != Stopped && !r.Lost():
 			want[r.ID] = r
 		}
 	}
-	if listErr == nil { // with a record unreadable, closing what we do not see would cut off a sandbox
+	if !blind { // with a record unreadable, closing what we do not see would cut off a sandbox
 		for id := range d.proxies {
 			if _, ok := want[id]; !ok {
 				d.close(id)

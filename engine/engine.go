@@ -414,6 +414,9 @@ func (e *Engine) Remove(ctx context.Context, name string) error {
 	}
 	defer unlock()
 	r, err := e.load(name)
+	if errors.Is(err, ErrRecord) {
+		r, err = e.unread(name)
+	}
 	if err != nil {
 		if _, statErr := os.Stat(e.State.SandboxDir(name)); !errors.Is(err, ErrNotFound) || statErr != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 var (
 	ErrNotFound   = errors.New("sandbox not found")
 	ErrExists     = errors.New("sandbox already exists with this name") // sbx's detail of its 409
+	ErrRecord     = errors.New("cannot be read")                        // a sandbox's record that is damaged or of another version; Remove takes it away
 	ErrNotRunning = errors.New("sandbox is not running")
 	ErrDaemon     = errors.New("daemon is not reachable")
 	ErrText       = errors.New("not UTF-8, and would arrive as something else")

@@ -32,6 +32,8 @@ const (
 	Running  Status = "running"
 	Stopping Status = "stopping"
 	Stopped  Status = "stopped"
+	// Damaged is a sandbox in a list of whose record, damaged or of another version, no more is known than the name.
+	Damaged Status = "damaged"
 )
 
 // recordVersion is the shape of [Record] on disk; another one is refused, not guessed at.
@@ -116,10 +118,13 @@ func (e *Engine) load(name string) (Record, error) {
 	}
 	var r Record
 	if err := json.Unmarshal(data, &r); err != nil {
-		return Record{}, fmt.Errorf("record of %s: %w", name, err)
+		return Record{}, fmt.Errorf("the record of sandbox %s %w: it is damaged", name, ErrRecord) // no JSON
 	}
-	if r.Version != recordVersion || r.Name != name || !validID(r.ID) {
-		return Record{}, fmt.Errorf("record of %s: not one of this version", name)
+	if r.Version != recordVersion && r.Version != 0 {
+		return Record{}, fmt.Errorf("the record of sandbox %s %w: another version wrote it (format %d), and can use it", name, ErrRecord, r.Version)
+	}
+	if r.Version == 0 || r.Name != name || !validID(r.ID) {
+		return Record{}, fmt.Errorf("the record of sandbox %s %w: it is damaged", name, ErrRecord)
 	}
 	if _, err := os.Stat(e.runscRoot(r.ID)); r.Status == Running && errors.Is(err, fs.ErrNotExist) {
 		r.cut = true
@@ -138,7 +143,8 @@ func (e *Engine) save(r Record) error {
 	return statefile.Replace(e.recordPath(r.Name), append(data, '\n'), 0o600)
 }
 
-// List returns every sandbox, by name, but for probes. A folder without a readable record is reported in the error beside the others.
+// List returns every sandbox, by name, but for probes. One whose record cannot be read is [Damaged]: it must not keep anybody
+// from the others.
 func (e *Engine) List() ([]Record, error) {
 	list, err := e.all()
 	return slices.DeleteFunc(list, func(r Record) bool { return r.Probe }), err
@@ -158,6 +164,8 @@ func (e *Engine) all() ([]Record, error) {
 		r, err := e.load(entry.Name())
 		switch {
 		case errors.Is(err, ErrNotFound): // being made or removed just now
+		case errors.Is(err, ErrRecord):
+			list = append(list, Record{Name: entry.Name(), ID: e.mountedID(entry.Name()), Status: Damaged})
 		case err != nil:
 			errs = append(errs, err)
 		default:

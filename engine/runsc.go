@@ -177,7 +177,7 @@ func (e *Engine) destroy(ctx context.Context, r Record) error {
 	deadline := time.Now().Add(deleteTimeout)
 	for !whole && killByArg("--root="+root) > 0 {
 		if time.Now().After(deadline) {
-			errs = append(errs, errors.New("processes of the sandbox do not end"))
+			errs = append(errs, errStays)
 			break
 		}
 		time.Sleep(2 * time.Millisecond)
@@ -185,6 +185,8 @@ func (e *Engine) destroy(ctx context.Context, r Record) error {
 	errs = append(errs, removeCgroups(ctx, cgroupRoot, r), removeAll(root))
 	return errors.Join(errs...)
 }
+
+var errStays = errors.New("processes of the sandbox do not end")
 
 // removeAll is os.RemoveAll, but also of folders that their owner made unwritable.
 func removeAll(path string) error {

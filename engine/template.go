@@ -45,6 +45,9 @@ type Template struct {
 	Image      string    `json:"image,omitempty"` // id of the image below; "" is the host's system folders
 	Env        []string  `json:"env,omitempty"`   // of the image
 	Upper      bool      `json:"upper,omitempty"` // there is a disk
+
+	folder  string // its name
+	damaged bool   // no more is known of it
 }
 
 // Ref is the template's name, REPOSITORY:TAG.
@@ -111,9 +114,10 @@ func (e *Engine) Templates() ([]Template, error) {
 			return nil, err
 		}
 		var t Template
-		if err := json.Unmarshal(data, &t); err != nil {
-			return nil, fmt.Errorf("template %s: %w", entry.Name(), err)
+		if json.Unmarshal(data, &t) != nil || t.ID == "" { // it must not keep anybody from the others
+			t = Template{ID: entry.Name(), Repository: "damaged", Tag: entry.Name(), damaged: true}
 		}
+		t.folder = entry.Name()
 		list = append(list, t)
 	}
 	slices.SortFunc(list, func(a, b Template) int {
@@ -129,8 +133,9 @@ func (e *Engine) FindTemplate(ref string) (Template, error) {
 		return Template{}, err
 	}
 	if repository, tag, err := parseRef(ref); err == nil {
+		folder := filepath.Base(e.State.templateDir(repository + ":" + tag))
 		for _, t := range list {
-			if t.Repository == repository && t.Tag == tag {
+			if t.folder == folder || t.Repository == repository && t.Tag == tag {
 				return t, nil
 			}
 		}
@@ -259,7 +264,7 @@ func (e *Engine) RemoveTemplate(ctx context.Context, ref string) (Template, erro
 	if err != nil {
 		return t, err
 	}
-	if err := removeAll(e.State.templateDir(t.Ref())); err != nil {
+	if err := removeAll(filepath.Join(e.State.templates(), t.folder)); err != nil {
 		return t, err
 	}
 	return t, e.collectImages()
@@ -296,13 +301,19 @@ func (e *Engine) collectImages() error {
 		return err
 	}
 	for _, t := range templates {
+		if t.damaged {
+			return nil // it may need any of them
+		}
 		used[t.Image] = true
 	}
 	boxes, err := e.all()
 	if err != nil {
-		return err // with a record unreadable, an image might be taken from under its sandbox
+		return err
 	}
 	for _, r := range boxes {
+		if r.Status == Damaged {
+			return nil // it may need any of them
+		}
 		used[r.Image] = true
 	}
 	for _, entry := range entries {
@@ -423,6 +434,9 @@ func (e *Engine) claimTemplate(ctx context.Context, ref string) (t Template, dis
 		return t, nil, nil, err
 	}
 	t, err = e.FindTemplate(ref)
+	if err == nil && t.damaged {
+		err = fmt.Errorf("template %s cannot be read: it is damaged; to remove it: sbx template rm --force %s", ref, t.ID)
+	}
 	if err == nil && t.Upper {
 		disk, err = os.Open(filepath.Join(e.State.templateDir(t.Ref()), "disk.tar"))
 	}

@@ -120,7 +120,7 @@ func createCA(dir, path string) error {
 	tmpl := &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: "sbx-local proxy CA", Organization: []string{"sbx-local"}},
-		NotBefore:    now.Add(-clockSkew),
+		NotBefore:    now.Add(-caLife), // a clock that was ahead when this was made is put right one day
 		NotAfter:     now.Add(caLife),
 		KeyUsage:     x509.KeyUsageCertSign,
 		// What it signs is good for servers and nothing else. Names are not constrained: a denied host, any host, is answered
@@ -143,13 +143,11 @@ func createCA(dir, path string) error {
 		return err
 	}
 	defer os.Remove(tmp.Name())
-	err = errors.Join(
-		pem.Encode(tmp, &pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.Encode(tmp, &pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}),
-		tmp.Sync(),
-		tmp.Close(),
-	)
-	if err != nil {
+	_, err = tmp.Write(append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})...))
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if err := errors.Join(err, tmp.Close()); err != nil {
 		return err
 	}
 	// A link fails where a rename would replace the CA that another process has just made.
@@ -168,7 +166,8 @@ func (c *CA) leaf(host policy.Host) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	if have := c.leaves[host]; have != nil && now.Before(have.Leaf.NotAfter.Add(-leafLife/2)) {
+	// The clock can have been set back since.
+	if have := c.leaves[host]; have != nil && now.Before(have.Leaf.NotAfter.Add(-leafLife/2)) && now.After(have.Leaf.NotBefore) {
 		return have, nil
 	}
 	serial, err := newSerial()

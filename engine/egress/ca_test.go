@@ -71,6 +71,18 @@ func TestCA(t *testing.T) {
 			t.Errorf("%s: not cached", name)
 		}
 	}
+	h, err := policy.ParseHost("back.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ahead, err := ca.leaf(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ahead.Leaf.NotBefore = time.Now().Add(time.Hour) // as after the clock was set back
+	if again, err := ca.leaf(h); err != nil || again == ahead {
+		t.Errorf("a certificate of tomorrow is kept: %v", err)
+	}
 	signsServersOnly(t, ca, pool)
 	for i := range 2 * maxLeaves {
 		h, err := policy.ParseHost(fmt.Sprintf("h%d.test", i))

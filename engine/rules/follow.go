@@ -23,6 +23,9 @@ type follower struct {
 	at   int64     // read so far
 	part []byte    // a line without its end
 	last time.Time // of the newest decision given
+	// again: the file has taken the place of one that was read, and may begin with decisions that were given already. Elsewhere
+	// the times mean nothing: a clock can be set back.
+	again bool
 }
 
 // Follow gives each decision that is written from now on to each, until ctx is done, each fails, or the log cannot be
@@ -64,11 +67,14 @@ func (f *follower) step(each func(Entry) error) error {
 			return nil
 		}
 		f.close()
+		f.again = true
 	}
 	if err := f.open(); err != nil || f.file == nil {
 		return err
 	}
-	return f.read(each)
+	err := f.read(each)
+	f.again = false
+	return err
 }
 
 func (f *follower) open() error {
@@ -102,7 +108,9 @@ func (f *follower) read(each func(Entry) error) error {
 	for {
 		piece, err := in.ReadSlice('\n')
 		f.at += int64(len(piece))
-		f.part = append(f.part, piece...)
+		if len(f.part) <= maxLine { // what is longer is no line of ours
+			f.part = append(f.part, piece...)
+		}
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
@@ -114,8 +122,7 @@ func (f *follower) read(each func(Entry) error) error {
 		line := bytes.Clone(f.part)
 		f.part = f.part[:0]
 		var e Entry
-		// A file that was made smaller begins with decisions that were given already.
-		if json.Unmarshal(line, &e) != nil || e.Host == "" || !e.Time.After(f.last) {
+		if json.Unmarshal(line, &e) != nil || e.Host == "" || f.again && !e.Time.After(f.last) {
 			continue
 		}
 		f.last = e.Time

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -91,6 +93,23 @@ func TestFollow(t *testing.T) {
 	}
 	add(other, "d.test:1")
 	next("d.test:1")
+	// A clock that is set back, and a line that nobody wrote.
+	if err := other.Append(rules.Entry{Time: time.Now().Add(-48 * time.Hour), Sandbox: "box", Host: "back.test:1", Type: rules.Forward, Reason: "why"}); err != nil {
+		t.Fatal(err)
+	}
+	next("back.test:1")
+	long, err := os.OpenFile(filepath.Join(dir, "policy-log.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = long.WriteString(strings.Repeat("x", 3<<20) + "\n")
+	}
+	if err := errors.Join(err, long.Close()); err != nil {
+		t.Fatal(err)
+	}
+	add(other, "e.test:1")
+	next("e.test:1")
+	if list, unreadable, err := other.Entries(); err != nil || unreadable != 1 || list[len(list)-1].Host != "e.test:1" {
+		t.Errorf("with a long line: %d entries, %d unreadable, %v", len(list), unreadable, err)
+	}
 	stop := errors.New("enough")
 	cancel(stop)
 	if err := <-done; !errors.Is(err, stop) {

@@ -128,21 +128,32 @@ func (l *Log) Entries() (entries []Entry, unreadable int, err error) {
 		return nil, 0, fmt.Errorf("policy log: %w", err)
 	}
 	defer f.Close()
-	in := bufio.NewScanner(f)
-	in.Buffer(make([]byte, 0, 64<<10), 1<<20)
-	for in.Scan() {
-		var e Entry
-		if json.Unmarshal(in.Bytes(), &e) != nil || e.Host == "" {
-			unreadable++
-			continue
+	in := bufio.NewReaderSize(f, maxLine)
+	for {
+		line, err := in.ReadSlice('\n')
+		long := errors.Is(err, bufio.ErrBufferFull)
+		for errors.Is(err, bufio.ErrBufferFull) { // no line of ours: whatever wrote it, the others still count
+			_, err = in.ReadSlice('\n')
 		}
-		entries = append(entries, e)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return entries, unreadable, fmt.Errorf("policy log: %w", err)
+		}
+		if len(line) > 0 {
+			var e Entry
+			if long || json.Unmarshal(line, &e) != nil || e.Host == "" {
+				unreadable++
+			} else {
+				entries = append(entries, e)
+			}
+		}
+		if err != nil {
+			return entries, unreadable, nil
+		}
 	}
-	if err := in.Err(); err != nil {
-		return entries, unreadable, fmt.Errorf("policy log: %w", err)
-	}
-	return entries, unreadable, nil
 }
+
+// maxLine is the longest line that is read, in bytes; the fields of one of ours are cut to much less.
+const maxLine = 64 << 10
 
 func (l *Log) open() error {
 	if l.file != nil {
@@ -180,7 +191,7 @@ func (l *Log) open() error {
 // compact puts equal decisions together and, if the rest is still over half the limit, drops the oldest.
 func (l *Log) compact() error {
 	entries, _, err := l.Entries()
-	if err != nil && !errors.Is(err, bufio.ErrTooLong) {
+	if err != nil {
 		return err
 	}
 	merged := merge(entries)

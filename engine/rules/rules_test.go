@@ -178,6 +178,29 @@ func TestSetFollowsTheFile(t *testing.T) {
 	}
 }
 
+// What another version wrote is not written over.
+func TestAnotherVersionIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "policy.json")
+	const text = `{"version": 99, "preset": "deny-all", "rules": [], "more": true}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := rules.Open(dir)
+	if _, err := s.Add(t.Context(), "", policy.Allow, rules.New{Resources: resources(t, "a.test")}); err == nil {
+		t.Error("a rule is added")
+	}
+	if err := s.Init(t.Context(), policy.AllowAll); err == nil || errors.Is(err, rules.ErrInitialised) {
+		t.Errorf("Init = %v", err)
+	}
+	if err := s.DropScope(t.Context(), "box"); err == nil {
+		t.Error("DropScope passes")
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != text {
+		t.Errorf("it holds %s, %v", data, err)
+	}
+}
+
 func TestUnreadableStoreIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	s := rules.Open(dir)

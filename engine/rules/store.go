@@ -127,7 +127,7 @@ func (s *Store) Init(ctx context.Context, preset policy.Preset) error {
 	if err != nil {
 		return err
 	}
-	return s.file.Update(ctx, func(d *document) error {
+	return s.update(ctx, func(d *document) error {
 		if d.Preset != "" {
 			return ErrInitialised
 		}
@@ -183,7 +183,7 @@ func (s *Store) Add(ctx context.Context, scope string, effect policy.Effect, n N
 		return nil, policy.Rule{Effect: effect}.Check()
 	}
 	var added []Rule
-	err := s.file.Update(ctx, func(d *document) error {
+	err := s.update(ctx, func(d *document) error {
 		if d.Preset == "" {
 			return ErrUninitialised
 		}
@@ -246,7 +246,7 @@ func (s *Store) RemoveID(ctx context.Context, scope, id string) (Rule, error) {
 // Either each resource has a rule, or nothing is removed and the error matches [ErrNotFound].
 func (s *Store) RemoveResources(ctx context.Context, scope string, list []policy.Resource) ([]Rule, error) {
 	var removed []Rule
-	err := s.file.Update(ctx, func(d *document) error {
+	err := s.update(ctx, func(d *document) error {
 		for _, res := range list {
 			hit := func(r Rule) bool {
 				return r.Scope == scope && r.Via != ViaDefault && len(r.Resources) == 1 && r.Resources[0] == res
@@ -283,7 +283,7 @@ func (s *Store) DropScope(ctx context.Context, sandbox string) error {
 
 func (s *Store) remove(ctx context.Context, hit func(Rule) bool) ([]Rule, error) {
 	var removed []Rule
-	err := s.file.Update(ctx, func(d *document) error {
+	err := s.update(ctx, func(d *document) error {
 		if d.Preset == "" {
 			return ErrUninitialised
 		}
@@ -353,15 +353,34 @@ func (s *Store) Set(sandbox string) (*policy.Set, error) {
 
 func (s *Store) read() (*document, error) {
 	d, err := s.file.Read()
+	if err == nil {
+		err = d.check()
+	}
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("network policy: %w", err)
 	case d.Preset == "":
 		return nil, ErrUninitialised
-	case d.Version != documentVersion:
-		return nil, fmt.Errorf("network policy: written by another version (format %d)", d.Version)
 	}
 	return d, nil
+}
+
+// check refuses a document of another shape: what we do not know of it would be lost with the next write.
+func (d *document) check() error {
+	if d.Version != documentVersion && (d.Version != 0 || d.Preset != "") {
+		return fmt.Errorf("written by another version (format %d)", d.Version)
+	}
+	return nil
+}
+
+// update changes the document; see [statefile.File.Update].
+func (s *Store) update(ctx context.Context, change func(*document) error) error {
+	return s.file.Update(ctx, func(d *document) error {
+		if err := d.check(); err != nil {
+			return fmt.Errorf("network policy: %w", err)
+		}
+		return change(d)
+	})
 }
 
 // newID returns a random UUID (version 4).

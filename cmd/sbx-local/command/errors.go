@@ -46,6 +46,8 @@ func worded(err error, name string) error {
 		return hint(fmt.Errorf("sandbox '%s' not found", name), "sbx ls")
 	case errors.Is(err, engine.ErrExists):
 		return fmt.Errorf("failed to create sandbox: request failed: 409 Conflict: %w", err)
+	case errors.Is(err, engine.ErrRecord):
+		return hint(err, "sbx rm --force "+name)
 	case errors.Is(err, rules.ErrUninitialised):
 		return hint(err, "sbx policy init balanced")
 	case errors.Is(err, vault.ErrKeyring):

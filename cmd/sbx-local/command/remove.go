@@ -147,7 +147,7 @@ func runRm(ctx context.Context, a *app, names []string, all, force bool) error {
 	if !force {
 		for _, name := range names {
 			r, err := e.Get(name)
-			if err != nil {
+			if err != nil && !errors.Is(err, engine.ErrRecord) {
 				return worded(err, name)
 			}
 			if r.Clone != nil {
