@@ -87,6 +87,9 @@ func (e *Engine) DaemonShutdown(ctx context.Context) error {
 		return err
 	}
 	if err := e.request(ctx, http.MethodPost, "/shutdown", nil); err != nil {
+		if _, gone := os.Stat(e.State.DaemonSocket()); errors.Is(gone, os.ErrNotExist) {
+			return nil // it ended by itself meanwhile
+		}
 		return err
 	}
 	for {

@@ -239,6 +239,7 @@ func TestDecideAddress(t *testing.T) {
 		{[]string{"allow good.test"}, "0.0.0.0", false, policy.Guarded},
 		{[]string{"allow good.test", "allow 10.0.0.0/8:443"}, "10.0.0.1", true, policy.Explicit},
 		{[]string{"allow good.test", "allow 10.0.0.0/8:80"}, "10.0.0.1", false, policy.Guarded},
+		{[]string{"allow good.test", "allow GET /x 10.0.0.1"}, "10.0.0.1", false, policy.Guarded}, // a name that leads there may ask for more
 		{[]string{"allow good.test", "allow **"}, "10.0.0.1", false, policy.Guarded},
 		{[]string{"allow good.test", "deny 8.8.8.0/24"}, "8.8.8.8", false, policy.Explicit},
 	} {
@@ -516,11 +517,18 @@ func TestRuleCheck(t *testing.T) {
 		t.Error(err)
 	}
 	for name, change := range map[string]func(*policy.Rule){
-		"effect":     func(r *policy.Rule) { r.Effect = "maybe" },
-		"nothing":    func(r *policy.Rule) { r.Resources = nil },
-		"protocol":   func(r *policy.Rule) { r.Protocols = []policy.Protocol{"icmp"} },
-		"method":     func(r *policy.Rule) { r.Methods = []string{"get"} },
-		"connect":    func(r *policy.Rule) { r.Methods = []string{"CONNECT"} },
+		"effect":   func(r *policy.Rule) { r.Effect = "maybe" },
+		"nothing":  func(r *policy.Rule) { r.Resources = nil },
+		"protocol": func(r *policy.Rule) { r.Protocols = []policy.Protocol{"icmp"} },
+		"method":   func(r *policy.Rule) { r.Methods = []string{"get"} },
+		"connect":  func(r *policy.Rule) { r.Methods = []string{"CONNECT"} },
+		"range": func(r *policy.Rule) {
+			net, err := policy.ParseResource("10.0.0.0/8")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Resources, r.Methods = []policy.Resource{net}, []string{"GET"}
+		},
 		"udp method": func(r *policy.Rule) { r.Methods, r.Protocols = []string{"GET"}, []policy.Protocol{policy.UDP} },
 	} {
 		r := ok

@@ -72,6 +72,11 @@ func (r Rule) Check() error {
 	if r.HTTP() && slices.Contains(r.Protocols, UDP) {
 		return fmt.Errorf("%w: methods and paths are for tcp only", ErrRule)
 	}
+	for _, res := range r.Resources {
+		if p, ok := res.Prefix(); ok && r.HTTP() && !p.IsSingleIP() {
+			return fmt.Errorf("%w: methods and paths are for one host or address, and %s is a range: a name that leads there would pass by them", ErrRule, res)
+		}
+	}
 	for _, m := range r.Methods {
 		if m == "" || len(m) > 32 || strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" || m == "CONNECT" {
 			return fmt.Errorf("%w: method %q", ErrRule, clip(m))

@@ -136,6 +136,9 @@ func (s *Set) guard(q Request) (Decision, bool) {
 		return d, false
 	}
 	for _, r := range s.allow {
+		if r.HTTP() && !q.Host.addr.IsValid() {
+			continue // it opens some requests to that address, and not all that an allowed name which leads there may ask for
+		}
 		for _, res := range r.Resources {
 			// A range of everything names nothing.
 			if p, ok := res.Prefix(); ok && p.Bits() > 0 && res.Covers(HostOf(addr), q.Port) {

@@ -54,6 +54,9 @@ func Parse(spec string) ([]Port, error) {
 		if err != nil || addr.Zone() != "" {
 			return bad("the host's address must be an IP address")
 		}
+		if addr.Unmap().IsMulticast() || addr.Unmap() == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+			return bad("nobody can listen on a multicast or broadcast address")
+		}
 		p.HostIP, host = addr.Unmap().String(), host[i+1:]
 	}
 	if host != "" {

@@ -28,6 +28,7 @@ func TestParse(t *testing.T) {
 		"::1:1:2":           {"[::1]:1 -> 2/tcp6"},
 		"":                  nil, "0": nil, "65536": nil, "x": nil, "1:2:3": nil, "+1": nil, "-1": nil, "1:": nil, ":1:2": nil,
 		"1:2/udp": nil, "8080/sctp": nil, "localhost:1:2": nil, "[::1]:1:2/tcp4": nil, "127.0.0.1:1:2/tcp6": nil, "[fe80::1%lo]:1:2": nil,
+		"224.0.0.1:1:2": nil, "[ff02::1]:1:2": nil, "255.255.255.255:1:2": nil,
 	} {
 		got, err := Parse(spec)
 		var texts []string

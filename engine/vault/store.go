@@ -178,7 +178,7 @@ func (s *Store) store(ctx context.Context, sec Secret, value storedValue, put fu
 // SetCustom stores a custom secret and returns its placeholder, and whether it was made here. The same placeholder in
 // the same scope is an update, which replaces hosts, variable and value. The error is a [*CustomExistsError], or as for Set.
 func (s *Store) SetCustom(ctx context.Context, c CustomSecret) (placeholder string, generated bool, err error) {
-	if c.Env != "" && !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`).MatchString(c.Env) {
+	if c.Env != "" && !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,254}$`).MatchString(c.Env) {
 		return "", false, fmt.Errorf("%w: variable name %q", ErrInvalid, clip(c.Env))
 	}
 	if len(c.Hosts) == 0 {

@@ -68,8 +68,25 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 // report prints an error once, as sbx 0.47 does.
 func (a *app) report(err error) {
-	fmt.Fprintf(a.Stderr, "error: %v\n", err)
+	fmt.Fprintf(a.Stderr, "error: %s\n", shortened(err.Error()))
 	if h, ok := errors.AsType[*hintError](err); ok && h.try != "" {
-		fmt.Fprintf(a.Stderr, "  try: %s\n", h.try)
+		fmt.Fprintf(a.Stderr, "  try: %s\n", shortened(h.try))
 	}
+}
+
+// maxWord is more than a path or a name that means something has, in bytes.
+const maxWord = 1 << 10
+
+// shortened cuts the words of a text that are too long to be read: what was given on a command line is quoted in errors.
+func shortened(text string) string {
+	if len(text) <= maxWord {
+		return text
+	}
+	words := strings.Split(text, " ")
+	for i, w := range words {
+		if len(w) > maxWord {
+			words[i] = strings.ToValidUTF8(w[:maxWord/4], "") + fmt.Sprintf("...(%d bytes)", len(w))
+		}
+	}
+	return strings.Join(words, " ")
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 )
 
 // await reads what may never come, from a person or a pipe, until ctx is done. The read itself cannot be taken back; it ends
@@ -53,3 +54,24 @@ func (a *app) readFile(ctx context.Context, path string) ([]byte, error) {
 	}
 	return data, err
 }
+
+// A list is a flag that may be given more than once, and holds several items with commas between. pflag's own ends at the first
+// line end in a value, and drops what comes behind it without a word.
+type list struct{ items *[]string }
+
+func (l *list) Set(text string) error {
+	*l.items = append(*l.items, strings.Split(text, ",")...)
+	return nil
+}
+func (l *list) Type() string   { return "strings" }
+func (l *list) String() string { return strings.Join(l.GetSlice(), ",") }
+
+// GetSlice, and the two that follow, are pflag.SliceValue's.
+func (l *list) GetSlice() []string {
+	if l.items == nil {
+		return nil
+	}
+	return *l.items
+}
+func (l *list) Append(item string) error     { *l.items = append(*l.items, item); return nil }
+func (l *list) Replace(items []string) error { *l.items = items; return nil }

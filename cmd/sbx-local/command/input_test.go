@@ -44,6 +44,31 @@ func TestEmptyValues(t *testing.T) {
 	}
 }
 
+// A list with a line end in it is not cut there, and what nobody can read is not repeated.
+func TestBadValues(t *testing.T) {
+	c := newCLI(t)
+	c.run("", "policy", "init", "deny-all")
+	long := strings.Repeat("n", 10<<10)
+	for _, args := range [][]string{
+		{"policy", "allow", "network", "--method", "GET\nPOST", "a.test"},
+		{"policy", "allow", "network", "--path", "/x", "10.0.0.0/8"},
+		{"secret", "set-custom", "--host", "a.test\nb.test", "--value", "abcdefghijklmnop"},
+		{"secret", "set-custom", "--host", "a.test", "--env", long, "--value", "abcdefghijklmnop"},
+		{"exec", long, "true"}, {long}, {"settings", "get", long}, {"template", "load", long}, {"create", "shell", "--memory", long},
+	} {
+		code, _, errs := c.run("", args...)
+		if code != 1 || !strings.HasPrefix(errs, "error: ") || len(errs) > 2<<10 {
+			t.Errorf("%.60q: %d, %d bytes: %.300q", args, code, len(errs), errs)
+		}
+	}
+	if code, out, errs := c.run("", "policy", "allow", "network", "--method", "GET,HEAD", "--method", "POST", "a.test"); code != 0 {
+		t.Errorf("a list: %d %q %q", code, out, errs)
+	}
+	if _, out, _ := c.run("", "policy", "ls", "--json"); !strings.Contains(strings.Join(strings.Fields(out), ""), `["GET","HEAD","POST"]`) {
+		t.Errorf("the rule of a list:\n%s", out)
+	}
+}
+
 // full is an output that takes nothing, as a file on a full disk.
 type full struct{}
 

@@ -113,8 +113,8 @@ func newPolicyRuleCmd(a *app, effect policy.Effect) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&opts.sandbox, "sandbox", "", "this sandbox only")
-	f.StringSliceVar(&opts.protocols, "protocol", nil, "tcp or udp (default: tcp for allow, both for deny)")
-	f.StringSliceVar(&opts.methods, "method", nil, "HTTP method; requests only")
+	f.Var(&list{&opts.protocols}, "protocol", "tcp or udp (default: tcp for allow, both for deny)")
+	f.Var(&list{&opts.methods}, "method", "HTTP method; requests only")
 	f.StringArrayVar(&opts.paths, "path", nil, "HTTP path pattern; requests only")
 	return onNetwork(string(effect), strings.ToUpper(string(effect)[:1])+string(effect)[1:]+" access to hosts", cmd)
 }

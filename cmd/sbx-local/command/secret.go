@@ -253,8 +253,8 @@ func newSecretSetCustomCmd(a *app) *cobra.Command {
 	}
 	in.flags(cmd, "value")
 	f := cmd.Flags()
-	f.StringSliceVar(&c.Hosts, "host", nil, "host to bind to")
-	f.StringSliceVar(&c.Hosts, "target", nil, "its name in 0.27")
+	f.Var(&list{&c.Hosts}, "host", "host to bind to")
+	f.Var(&list{&c.Hosts}, "target", "its name in 0.27")
 	f.StringVar(&c.Env, "env", "", "variable to preset with the placeholder")
 	f.StringVar(&c.Placeholder, "placeholder", "", "text that stands for the value; {rand} in it is replaced")
 	if err := f.MarkHidden("target"); err != nil {
