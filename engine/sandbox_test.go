@@ -278,8 +278,8 @@ func TestSandbox(t *testing.T) {
 			t.Errorf("%s file systems, want 1", got)
 		}
 	})
-	t.Run("process 1 collects orphans", func(t *testing.T) {
-		sh(t, e, r, "(sleep 0.01 &)")
+	t.Run("R234 process 1 collects orphans", func(t *testing.T) { // whose parents never wait
+		sh(t, e, r, "i=0; while [ $i -lt 100 ]; do (sleep 0.01 &); i=$((i+1)); done")
 		enginetest.Eventually(t, "a zombie stays", func() bool {
 			out, _, _ := run(t, e, r, engine.ExecSpec{Argv: []string{"sh", "-c", "grep -l '^State:.Z' /proc/[0-9]*/status"}})
 			return out == ""

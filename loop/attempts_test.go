@@ -458,6 +458,18 @@ func TestTellAfterTheEngineDied(t *testing.T) {
 	if told, err = Tell(tr.req.Store, tr.id); err != nil || told.Exit != -1 || !strings.Contains(told.Stdout, "I was about to") {
 		t.Errorf("told %+v, %v", told, err)
 	}
+	// A log that somebody wrote into tells what stands before, and that there is more.
+	log, err := os.OpenFile(filepath.Join(tr.result.Dir, eventLog), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(log, "\x00\xffwhat is this")
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Tell(tr.req.Store, tr.id); err != nil || again.LogEvents != told.LogEvents || again.LogEvents == 0 || again.Spent.Input != 100 || !strings.Contains(again.Reason, "event log broken: line") {
+		t.Errorf("told %+v, %v", again, err)
+	}
 	if _, err := Tell(tr.req.Store, pair.NewRunID(time.Now())); !errors.Is(err, pair.ErrNoLease) {
 		t.Errorf("a run that is not there: %v", err)
 	}

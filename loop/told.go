@@ -124,10 +124,14 @@ func unfinished(lease pair.Lease, rec Record, dir string) (Receipt, error) {
 		out.Work = filepath.Join(dir, workFile)
 	}
 	list, err := events.ReadFile(out.Log)
-	if err != nil && !errors.Is(err, events.ErrBroken) { // what stands before the break is told
+	switch {
+	case errors.Is(err, events.ErrBroken): // what stands before the break is told
+		out.Reason = strings.TrimPrefix(out.Reason+"; "+err.Error(), "; ")
+	case err != nil:
 		return out, err
 	}
 	for _, e := range list {
+		var err error
 		switch e.Type {
 		case (events.PhaseEnded{}).Kind():
 			err = take(e, func(p events.PhaseEnded) { out.Phases = append(out.Phases, PhaseTime{p.Phase, p.Attempt, p.Took}) })

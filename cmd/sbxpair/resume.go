@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -58,8 +59,8 @@ func runResume(ctx context.Context, a *app, arg string, given []string, keep boo
 	req.Locate, req.Keep, req.Sink = a.locator(rec.Asked.Config.Engine), keep, progress.show
 	req.Limits = limits
 	result, err := loop.Resume(ctx, req, id)
-	if result.Run == "" {
-		return err // it never started
+	if result.Run == "" || errors.Is(err, pair.ErrOwned) {
+		return err // it never started, or somebody else is at work on it
 	}
 	return firstError(err, a.print(result, func(w io.Writer) { printResult(w, result) }))
 }

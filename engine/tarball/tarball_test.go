@@ -245,6 +245,28 @@ func TestFieldReports(t *testing.T) {
 			t.Errorf("real holds %q, %v: it was written through the link", text, err)
 		}
 	})
+	t.Run("R136", func(t *testing.T) { // what a file has beside its content is no file
+		src, dst := t.TempDir(), t.TempDir()
+		for _, name := range []string{"a", "b"} {
+			path := filepath.Join(src, name)
+			if err := os.WriteFile(path, []byte(name), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Setxattr(path, "user.com.apple.provenance", []byte("x"), 0); err != nil {
+				t.Skipf("no attributes in the temporary folder: %v", err)
+			}
+		}
+		var b bytes.Buffer
+		if _, err := tarball.Write(&b, src); err != nil {
+			t.Fatal(err)
+		}
+		if err := place(&b, dst, "", true); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := os.ReadDir(dst); err != nil || len(list) != 2 || list[0].Name() != "a" || list[1].Name() != "b" {
+			t.Errorf("%v arrived, %v", list, err)
+		}
+	})
 	t.Run("R137", func(t *testing.T) { // a folder that may not be written keeps its files, and its mode at the end
 		src, dst := t.TempDir(), t.TempDir()
 		locked := filepath.Join(src, "locked")
