@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rivo/uniseg"
+	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -187,8 +188,10 @@ func characters(s string) string {
 			joined := last
 			last = r
 			switch {
-			case r == 0x200d && joined < 0x2190: // the joiner belongs between pictures only
+			case r == joiner && joined < 0x2190: // it belongs between pictures only
 				return -1
+			case (r == asText || r == asPicture) && !(joined >= 0xa9 && joined != asText && joined != asPicture || strings.ContainsRune("#*0123456789", joined)):
+				return -1 // alone or in rows they are no letters, but could be bits
 			case r >= 0xff01 && r <= 0xff5e: // full width
 				return r - 0xff01 + '!'
 			case r == '\n', r == '\t':
@@ -209,28 +212,47 @@ func characters(s string) string {
 	return strings.ReplaceAll(s, "<!--", "")
 }
 
-// fold makes names comparable: without case, composed, without what cannot be seen.
+// fold makes names comparable: without case in any alphabet, composed, without what cannot be seen.
 func fold(s string) string {
+	if isASCII(s) {
+		return strings.ToLower(s)
+	}
 	s = strings.Map(func(r rune) rune {
-		if invisible(r) {
+		if invisible(r) || r == joiner || r == asText || r == asPicture {
 			return -1
 		}
 		return r
 	}, s)
-	return strings.ToLower(norm.NFC.String(s))
+	return norm.NFC.String(cases.Fold().String(norm.NFC.String(s)))
 }
 
-// invisible reports characters without a shape of their own: zero width, directional, fillers, tags.
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// Characters that have no shape of their own and change that of a picture.
+const (
+	joiner    = 0x200d
+	asText    = 0xfe0e
+	asPicture = 0xfe0f
+)
+
+// invisible reports characters without a shape of their own: zero width, directional, fillers, selectors, tags. Those that belong to
+// pictures are not among them.
 func invisible(r rune) bool {
 	switch {
-	case r == 0x00ad, r == 0x034f, r == 0x061c, r == 0x115f, r == 0x1160, r == 0x17b4, r == 0x17b5, r == 0x180e, r == 0x3164, r == 0xfeff, r == 0xffa0:
-		return true
-	case r >= 0x200b && r <= 0x200c, r == 0x200e, r == 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f, r >= 0xfff9 && r <= 0xfffb:
-		return true
-	case r >= 0xe0000 && r <= 0xe0fff, r >= 0x180b && r <= 0x180d:
+	case r < 0xad, r == joiner, r == asText, r == asPicture:
+		return false
+	case r == 0x2028, r == 0x2029:
 		return true
 	}
-	return false
+	return unicode.Is(unicode.Cf, r) && !unicode.Is(unicode.Prepended_Concatenation_Mark, r) ||
+		unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || unicode.Is(unicode.Variation_Selector, r) || r >= 0xe0000 && r <= 0xe0fff
 }
 
 // ---- structure
@@ -362,11 +384,19 @@ func spans(line string, tables bool) []piece {
 			line = line[n:]
 			continue
 		}
+		if len(out) > 0 && !out[len(out)-1].code && openTarget.MatchString(out[len(out)-1].text) {
+			text(strings.ReplaceAll(line[:n+end+n], "`", "'"))
+			line = line[n+end+n:]
+			continue
+		}
 		out = append(out, piece{line[:n+end+n], true})
 		line = line[n+end+n:]
 	}
 	return out
 }
+
+// openTarget is the end of a text in which a link's target has begun: there, backticks are part of the target.
+var openTarget = regexp.MustCompile(`(?i)(?:\]\(\s*<?|\]:\s*<?|^\s*<?)(?:(?:https?|ftp):[/\\]*|[/\\]{2,})$`)
 
 // partner finds the next run of exactly n backticks.
 func partner(s string, n int) int {
@@ -407,12 +437,13 @@ var (
 	// One pass over the text; the first alternative that matches at a place wins.
 	patterns = regexp.MustCompile(`(?i)` +
 		`(?P<closing>(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)\b[\s:*_~\[(]*` + issueRef + `)` +
-		`|(?P<url>[a-z][a-z0-9+.\-]*:[/\\]+[^\s<>'"` + "`" + `)\]|]*|(?:javascript|vbscript|data|mailto|file|blob|about|tel|sms):[^\s<>'")\]|]*|www\.[^\s<>'")\]|]+)` +
+		`|(?P<url>[a-z][a-z0-9+.\-]*:[/\\]+[^\s<>'"` + "`" + `)\]|]*|(?:javascript|vbscript):[^\s<>'")\]|]*|(?:data|mailto|file|blob|about|tel|sms):[^\s<>'")\]|]+|www\.[^\s<>'")\]|]+)` +
 		`|(?P<relative>(?:^|[\s(<:>])[/\\]{2,}[^\s)]+)` +
 		`|(?P<ref>[A-Za-z0-9][A-Za-z0-9\-]*/[A-Za-z0-9._\-]+(?:#[0-9]+|@[0-9a-f]{7,40}\b))` +
 		`|(?P<mention>@[A-Za-z0-9][A-Za-z0-9\-]*(?:/[A-Za-z0-9._\-]+)?)`)
 
-	command = regexp.MustCompile(`^(\s*)(/[A-Za-z][A-Za-z0-9_-]*)`)
+	bareScheme = regexp.MustCompile(`^[A-Za-z]+:(?:[^/\\]|$)`)
+	command    = regexp.MustCompile(`^(\s*)(/[A-Za-z][A-Za-z0-9_-]*)`)
 )
 
 // text cleans text between code. first: it begins its line. closing: the line before ended with a closing word.
@@ -468,6 +499,11 @@ func (c Cleaning) text(out *strings.Builder, s string, first, closing bool) {
 			}
 			quoteCode(out, hit)
 		case "url":
+			if inWord && bareScheme.MatchString(hit) { // of "profile:x", the end is no scheme
+				hit, next = s[m[0]:m[0]+1], s[m[0]+1:]
+				out.WriteString(hit)
+				break
+			}
 			hit, next = trimURL(hit, next)
 			c.url(out, hit)
 		case "relative":

@@ -3,8 +3,10 @@ package github
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -79,8 +81,11 @@ func mustURL(s string) *url.URL {
 	return u
 }
 
-// sameHost follows the redirects of a rename or transfer, and none that leaves the host.
+// sameHost follows the redirects of a rename or transfer, and none that leaves the host or would make a read of a write.
 func sameHost(req *http.Request, via []*http.Request) error {
+	if req.Method != via[0].Method {
+		return fmt.Errorf("%w: %s of %s was answered with a redirect that is no write: nothing was done", ErrOutOfBounds, via[0].Method, oneLine(via[0].URL.Path, 200))
+	}
 	if len(via) >= 3 || req.URL.Host != via[0].URL.Host || req.URL.Scheme != "https" {
 		return fmt.Errorf("%w: redirect to %s", ErrOutOfBounds, oneLine(req.URL.Host, 80))
 	}
@@ -158,11 +163,19 @@ func (o Op) mark(body string) string {
 // in reports whether the body carries this marker.
 func (o Op) in(body string) bool { m := o.Marker(); return m != "" && strings.Contains(body, m) }
 
-// unwrap takes net/http's and go-github's wrapping off, so that an error says one thing once.
+// unwrap takes net/http's and go-github's wrapping off, so that an error says one thing once, and makes the typed error of what is
+// no answer of GitHub's.
 func unwrap(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
 		return u.Err
+	}
+	var syntax *json.SyntaxError
+	var typ *json.UnmarshalTypeError
+	var odd *gh.ErrorResponse // of an answer below 400: what is above has an error of our own
+	var accepted *gh.AcceptedError
+	if errors.As(err, &syntax) || errors.As(err, &typ) || errors.As(err, &odd) || errors.As(err, &accepted) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: %s", ErrMalformed, oneLine(err.Error(), 300))
 	}
 	return err
 }
@@ -185,6 +198,9 @@ func pages(limit int, next func(page int) (*gh.Response, bool, error)) error {
 		resp, stop, err := next(page)
 		if err != nil || stop {
 			return err
+		}
+		if resp.NextPage != 0 && resp.NextPage <= page {
+			return fmt.Errorf("list: %w: the page after %d is %d", ErrMalformed, page, resp.NextPage)
 		}
 		page = resp.NextPage
 	}

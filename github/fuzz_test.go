@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -42,16 +43,77 @@ func cleanHolds(t *testing.T, s string) {
 		if !utf8.ValidString(out.got) || utf8.RuneCountInString(out.got) > out.limit || strings.ContainsFunc(out.got, invisible) || strings.ContainsAny(out.got, "\x00\x1b\r") {
 			t.Errorf("%q: %q is not fit to be shown", s, out.got)
 		}
-		if strings.Contains(out.got, "<!--") || strings.Contains(strings.ToLower(out.got), "http://") && !strings.Contains(out.got, "`") {
+		if strings.Contains(out.got, "<!--") {
 			t.Errorf("%q: %q", s, out.got)
+		}
+	}
+	lines, open := outsideCode(body)
+	inTitle, _ := outsideCode(title)
+	for _, line := range append(lines, inTitle...) {
+		if hit := active.FindString(line); hit != "" && !strings.Contains(hit, "@friend") {
+			t.Errorf("%q: %q acts outside code: %q", s, hit, body+" / "+title)
 		}
 	}
 	if strings.Contains(title, "\n") {
 		t.Errorf("%q: a title of two lines: %q", s, title)
 	}
-	if strings.Count(body, "\n```")%2 == 1 && !strings.HasPrefix(body, "```") && !strings.Contains(body, "~~~") && !strings.Contains(body, "````") {
+	if open {
 		t.Errorf("%q: a fence is left open: %q", s, body)
 	}
+}
+
+// active is what nothing that was cleaned may hold outside code.
+var active = regexp.MustCompile(`(?i)(?:^|[^A-Za-z0-9])@[A-Za-z0-9][A-Za-z0-9-]*|(?:^|[^A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)[\s:]*(?:#|GH-)[0-9]+` +
+	`|\b(?:http|ftp|ssh|git)://|(?:^|[^A-Za-z0-9])javascript:|<!--|https://(?:[^/\s]*\.)?evil\.test|\]\(\s*[/\\]{2}[^\s)/\\]`)
+
+// outsideCode is the text of Markdown without its fenced blocks and code spans, by line; open says that the last block does not end.
+func outsideCode(body string) (lines []string, open bool) {
+	fence := ""
+	for line := range strings.SplitSeq(body, "\n") {
+		mark := strings.TrimLeft(line, " ")
+		run := len(mark) - len(strings.TrimLeft(mark, "`"))
+		if run == 0 {
+			run = len(mark) - len(strings.TrimLeft(mark, "~"))
+		}
+		if len(line)-len(mark) > 3 {
+			run = 0
+		}
+		switch {
+		case fence != "":
+			if run >= len(fence) && strings.Trim(mark, fence[:1]) == "" {
+				fence = ""
+			}
+			continue
+		case run >= 3 && (mark[0] == '~' || !strings.Contains(mark[run:], "`")):
+			fence = mark[:run]
+			continue
+		}
+		text := ""
+		for line != "" {
+			before, after, ok := strings.Cut(line, "`")
+			if text += before; !ok {
+				break
+			}
+			text += "\x01"
+			n := 1 + len(after) - len(strings.TrimLeft(after, "`"))
+			rest := strings.TrimLeft(after, "`")
+			line = rest
+			for at := 0; at < len(rest); {
+				i := strings.IndexByte(rest[at:], '`')
+				if i < 0 {
+					break
+				}
+				at += i
+				k := len(rest[at:]) - len(strings.TrimLeft(rest[at:], "`"))
+				if at += k; k == n {
+					line = rest[at:]
+					break
+				}
+			}
+		}
+		lines = append(lines, text)
+	}
+	return lines, fence != ""
 }
 
 // FuzzCurlConfig pins that curl reads a quoted value as it was, and nothing after it, for any text. curl itself is the judge: it writes

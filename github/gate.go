@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/sbxpair/sbxpair/secrets"
@@ -177,8 +179,8 @@ func DefaultProtection() []Protection {
 		{"workflows", []string{".github/workflows/", ".github/actions/", "action.yml", "action.yaml", ".gitlab-ci.yml", ".circleci/", "jenkinsfile", "azure-pipelines.yml", ".travis.yml", "bitbucket-pipelines.yml", ".buildkite/"}, PolicyBlock},
 		{"owners", []string{"codeowners"}, PolicyBlock},
 		{"git", []string{".gitmodules", ".gitattributes", ".githooks/", ".husky/", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml"}, PolicyBlock},
-		{"agent instructions", []string{"agents.md", "agents.override.md", "claude.md", "claude.local.md", "gemini.md", "copilot-instructions.md", ".github/instructions/", ".github/prompts/", ".github/agents/", ".github/chatmodes/", ".github/copilot/", ".agents/", ".claude/", ".codex/", ".cursor/", ".cursorrules", ".gemini/", ".windsurfrules", ".clinerules", ".mcp.json", ".opencode/", "skill.md", ".sbxpair.yaml"}, PolicyBlock},
-		{"lock files", []string{"go.sum", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "bun.lock", "bun.lockb", "cargo.lock", "poetry.lock", "uv.lock", "pipfile.lock", "pdm.lock", "composer.lock", "gemfile.lock", "mix.lock", "pubspec.lock", "flake.lock", "deno.lock", "gradle.lockfile", "packages.lock.json"}, PolicyAsk},
+		{"agent instructions", []string{"agents.md", "agents.override.md", "claude.md", "claude.local.md", "gemini.md", "copilot-instructions.md", ".github/instructions/", ".github/prompts/", ".github/agents/", ".github/chatmodes/", ".github/copilot/", ".agents/", ".claude/", ".codex/", ".cursor/", ".cursorrules", ".gemini/", ".windsurfrules", ".clinerules", ".mcp.json", ".opencode/", "skill.md", "agent.md", "qwen.md", ".qwen/", "*.instructions.md", "*.prompt.md", "*.agent.md", "*.chatmode.md", ".github/hooks/", ".github/skills/", ".windsurf/", ".clinerules/", ".roo/", ".roorules", ".kiro/", ".junie/", ".amazonq/", ".continue/", ".aider.conf.yml", ".goosehints", ".rules", ".sbxpair.yaml"}, PolicyBlock},
+		{"lock files", []string{"go.sum", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "bun.lock", "bun.lockb", "cargo.lock", "poetry.lock", "uv.lock", "pipfile.lock", "pdm.lock", "composer.lock", "gemfile.lock", "mix.lock", "pubspec.lock", "flake.lock", "deno.lock", "gradle.lockfile", "packages.lock.json", "go.work.sum", "pylock.toml", "pylock.*.toml", "pixi.lock", "conda-lock.yml", "package.resolved", "podfile.lock", "cartfile.resolved", "paket.lock", "renv.lock", "manifest.toml", "stack.yaml.lock", "cabal.project.freeze", "rebar.lock", "chart.lock", ".terraform.lock.hcl", "module.bazel.lock", "conan.lock", "shard.lock", "buf.lock", "cpanfile.snapshot", "verification-metadata.xml", "mise.lock", "devbox.lock", "berksfile.lock"}, PolicyAsk},
 		// Last: any other folder at the top that starts with a dot, .github itself included.
 		{"dot folders", []string{"./"}, PolicyBlock},
 	}
@@ -340,8 +342,12 @@ func (v *verdict) file(b Bounds, f FileChange) {
 		if why := badPath(p); why != "" {
 			v.refuse(ReasonPath, oneLine(p, 200), why)
 		}
+		place := p
+		if f.Mode == modeLink || f.Mode == modeSubmodule {
+			place += "/" // it can stand for a whole folder
+		}
 		for _, group := range b.Protected {
-			if pattern := protects(group, p); pattern != "" {
+			if pattern := protects(group, place); pattern != "" {
 				v.by(group.Policy, ReasonProtected, oneLine(p, 200), group.Name)
 				break
 			}
@@ -394,6 +400,8 @@ func badPath(p string) string {
 			return "is not a clean path"
 		case gitDirLike(part):
 			return "is git's own folder"
+		case shortName.MatchString(part):
+			return "has the form of a short name, which on Windows is another file"
 		}
 	}
 	return ""
@@ -405,6 +413,9 @@ func gitDirLike(part string) bool {
 	part = strings.ToLower(strings.TrimRight(part, ". "))
 	return part == ".git" || part == "git~1"
 }
+
+// shortName is the form of the names that Windows makes for older programs: GITHUB~1 is .github there.
+var shortName = regexp.MustCompile(`^[^.~ ]{1,6}~[0-9]{1,6}(?:\.[^.]{0,3})?$`)
 
 // protects returns the pattern of the group that covers the path, or "". "./" stands for any top folder that begins with a dot.
 func protects(g Protection, p string) string {
@@ -422,9 +433,24 @@ func protects(g Protection, p string) string {
 	return ""
 }
 
+// foldPath is a path as the most forgiving file systems see it: without case, and, part by part, without what Windows leaves out at
+// the end of a name.
+func foldPath(p string) string {
+	p = fold(p)
+	if !strings.ContainsAny(p, ":. ") {
+		return p
+	}
+	parts := strings.Split(p, "/")
+	for i, part := range parts {
+		part, _, _ = strings.Cut(part, ":")
+		parts[i] = strings.TrimRight(part, ". ")
+	}
+	return strings.Join(parts, "/")
+}
+
 // matchPath is the rule of Protection.Patterns. It compares folded: on some file systems AGENTS.md and agents.md are one file.
 func matchPath(pattern, p string) bool {
-	pattern, p = fold(pattern), fold(p)
+	pattern, p = fold(pattern), foldPath(p)
 	if dir, ok := strings.CutSuffix(pattern, "/"); ok {
 		if !strings.Contains(dir, "/") && !strings.HasPrefix(dir, ".github") {
 			return p == dir || strings.HasPrefix(p, dir+"/") || strings.Contains("/"+p, "/"+dir+"/")
@@ -451,6 +477,9 @@ func (v *verdict) secrets(b Bounds, patch []byte, files []FileChange) {
 	}
 	scanner := secrets.NewScanner()
 	for _, a := range AddedLines(patch) {
+		if knownSecret(b.Secrets, a.Text) {
+			v.refuse(ReasonSecret, oneLine(a.Path, 200), "what is added holds a credential of this run")
+		}
 		if found := scanner.Scan(a.Text); len(found) > 0 {
 			v.refuse(ReasonSecret, oneLine(a.Path, 200), "an added line has the shape of a credential ("+string(found[0].Kind)+")")
 		}
@@ -467,8 +496,28 @@ func findSecret(known []secrets.Value, text []byte) string {
 	return ""
 }
 
+// minSpread is the shortest value that is looked for taken apart; a shorter one would be found in innocent text.
+const minSpread = 16
+
+// knownSecret reports a known value in any of its encodings, in one piece or taken apart: over lines, as programs that encode do
+// it, or by blanks, quotes and signs between its parts, as in code.
 func knownSecret(known []secrets.Value, text []byte) bool {
-	return len(text) > 0 && len(known) > 0 && secrets.NewRedactor(known...).Contains(text)
+	if len(text) == 0 || len(known) == 0 {
+		return false
+	}
+	if secrets.NewRedactor(known...).Contains(text) {
+		return true
+	}
+	spread := secrets.NewRedactor(slices.DeleteFunc(slices.Clone(known), func(v secrets.Value) bool { return len(v.Reveal()) < minSpread })...)
+	without := func(signs string) []byte {
+		return bytes.Map(func(c rune) rune {
+			if unicode.IsSpace(c) || invisible(c) || c == joiner || strings.ContainsRune(signs, c) {
+				return -1
+			}
+			return c
+		}, text)
+	}
+	return spread.Contains(without("")) || spread.Contains(without("\"'`+.,;:\\*|<>()[]{}&#"))
 }
 
 // Added is the text that a patch adds to one file.

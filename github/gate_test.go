@@ -56,6 +56,14 @@ func TestGate(t *testing.T) {
 		{"workflow", added(".github/workflows/ci.yml"), Refuse, ReasonProtected},
 		{"workflow in other case", added(".GitHub/Workflows/ci.yml"), Refuse, ReasonProtected},
 		{"workflow with an invisible letter", added(".github\u200b/workflows/ci.yml"), Refuse, ReasonPath},
+		{"workflow with a letter that another case has", added(".github/wor\u212aflows/ci.yml"), Refuse, ReasonProtected}, // the sign of Kelvin
+		{"instructions with a letter that another case has", added("AGENT\u017f.md"), Refuse, ReasonProtected},            // the long s
+		{"instructions with a joiner", added("AGENTS\u200d.md"), Refuse, ReasonProtected},
+		{"instructions with a selector", added("AGENTS\ufe0f.md"), Refuse, ReasonProtected},
+		{"instructions as Windows reads it", added("docs/AGENTS.md. ."), Refuse, ReasonProtected},
+		{"instructions as a stream", added("docs/CLAUDE.md::$DATA"), Refuse, ReasonProtected},
+		{"instructions by their short name", added("docs/COPILO~1.MD"), Refuse, ReasonPath},
+		{"workflow in a folder as Windows reads it", added(".github /workflows./ci.yml"), Refuse, ReasonProtected},
 		{"workflow deleted", file(FileChange{Path: ".github/workflows/ci.yml", Status: "D", OldMode: modeFile, Mode: modeNone}), Refuse, ReasonProtected},
 		{"workflow renamed away", file(FileChange{Path: "x.yml", OldPath: ".github/workflows/ci.yml", Status: "R", OldMode: modeFile, Mode: modeFile}), Refuse, ReasonProtected},
 		{"workflow renamed in", file(FileChange{OldPath: "x.yml", Path: ".github/workflows/ci.yml", Status: "R", OldMode: modeFile, Mode: modeFile}), Refuse, ReasonProtected},
@@ -90,6 +98,16 @@ func TestGate(t *testing.T) {
 			c.Patch = patchOf("a.go", base64.StdEncoding.EncodeToString([]byte(canary.Reveal())))
 		}, Refuse, ReasonSecret},
 		{"known secret, hex", func(c *Change) { c.Patch = patchOf("a.go", fmt.Sprintf("%x", canary.Reveal())) }, Refuse, ReasonSecret},
+		{"known secret, base64 behind something", func(c *Change) {
+			c.Patch = patchOf("a.go", base64.URLEncoding.EncodeToString([]byte("x:"+canary.Reveal()+":y")))
+		}, Refuse, ReasonSecret},
+		{"known secret, base64 over lines", func(c *Change) {
+			text := base64.StdEncoding.EncodeToString([]byte(canary.Reveal()))
+			c.Patch = fmt.Appendf(nil, "diff --git a/a b/a\n--- /dev/null\n+++ b/a\n@@ -0,0 +1,2 @@\n+%s\n+%s\n", text[:20], text[20:])
+		}, Refuse, ReasonSecret},
+		{"known secret, put together in code", func(c *Change) {
+			c.Patch = patchOf("a.go", `k := "`+canary.Reveal()[:15]+`" + "`+canary.Reveal()[15:]+`"`)
+		}, Refuse, ReasonSecret},
 		{"known secret, removed line", func(c *Change) {
 			c.Patch = []byte("diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1,1 +0,0 @@\n-" + canary.Reveal() + "\n")
 		}, Refuse, ReasonSecret},
@@ -171,6 +189,21 @@ func TestGatePolicies(t *testing.T) {
 	}
 	if v := Check(Bounds{}, okChange()); v.Decision != Refuse {
 		t.Error("the zero bounds allow")
+	}
+}
+
+// TestGateFolderAsLink: what is protected is that in place of which a link or a submodule would stand, too, where those are allowed.
+func TestGateFolderAsLink(t *testing.T) {
+	b := DefaultBounds(repoApp, "main")
+	b.Links, b.Submodules = PolicyAllow, PolicyAllow
+	for _, mode := range []string{modeLink, modeSubmodule} {
+		for path, want := range map[string]Decision{".github": Refuse, ".cursor": Refuse, "a/.claude": Refuse, ".github/workflows": Refuse, "AGENTS.md": Refuse, "docs": Allow} {
+			c := okChange()
+			c.Files = []FileChange{{Path: path, Status: "A", OldMode: modeNone, Mode: mode}}
+			if v := Check(b, c); v.Decision != want {
+				t.Errorf("%s as %s: %+v, want %s", path, mode, v, want)
+			}
+		}
 	}
 }
 

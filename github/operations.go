@@ -167,9 +167,11 @@ func (c *Client) Branch(ctx context.Context, r Repo, branch string) (sha string,
 	}
 	ref, _, err := c.gh.Git.GetRef(ctx, r.Owner, r.Name, "heads/"+branch)
 	switch {
-	case err == nil && ref.GetRef() == "refs/heads/"+branch:
+	case err == nil && ref.GetRef() == "refs/heads/"+branch && validSHA(ref.GetObject().GetSHA()):
 		return ref.GetObject().GetSHA(), true, nil
-	case err == nil, errors.Is(unwrap(err), ErrNotFound):
+	case err == nil:
+		return "", false, fmt.Errorf("read branch %s: %w: it is about %s", branch, ErrMalformed, oneLine(ref.GetRef(), 100))
+	case errors.Is(unwrap(err), ErrNotFound):
 		return "", false, nil
 	}
 	return "", false, fail("read branch "+branch, err)

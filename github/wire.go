@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -195,6 +196,11 @@ func (w *wire) once(req *http.Request) (*http.Response, error) {
 		case len(body) > maxAnswer:
 			return nil, fmt.Errorf("answer of %s: %w of %d bytes", req.URL.Host, ErrTooLarge, maxAnswer)
 		}
+		if resp.StatusCode < 300 {
+			if why := implausible(req, resp, body); why != "" {
+				return nil, fmt.Errorf("answer of %s to %s %s: %w: %s", req.URL.Host, req.Method, oneLine(req.URL.Path, 200), ErrMalformed, why)
+			}
+		}
 		resp.Body = io.NopCloser(bytes.NewReader(body))
 		resp = w.known.take(req, resp, body)
 		if resp.StatusCode == http.StatusNotModified {
@@ -208,6 +214,43 @@ func (w *wire) once(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return nil, readError(req, resp, body, w.clock.Now())
+}
+
+// numberedThing is the path of what GitHub answers with an issue or a pull request, which has a number.
+var numberedThing = regexp.MustCompile(`/(?:repos/[^/]+/[^/]+|repositories/[0-9]+)/(?:issues|pulls)(?:/[0-9]+(?:/assignees|/requested_reviewers)?)?$`)
+
+// implausible says why an answer below 300 cannot be GitHub's: to a request of ours that is a list, or a thing that tells which one it
+// is. An answer that says nothing, or something else, is no success.
+func implausible(req *http.Request, resp *http.Response, body []byte) string {
+	text := bytes.TrimSpace(body)
+	switch {
+	case req.Method == http.MethodHead, req.Method == http.MethodDelete && len(text) == 0:
+		return ""
+	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated:
+		return fmt.Sprintf("status %d", resp.StatusCode)
+	case bytes.HasPrefix(text, []byte("[")):
+		return ""
+	case !bytes.HasPrefix(text, []byte("{")):
+		return "it is no JSON object or list"
+	}
+	var thing struct {
+		ID     json.Number `json:"id"`
+		Number int         `json:"number"`
+		SHA    string      `json:"sha"`
+		Ref    string      `json:"ref"`
+		Total  *int        `json:"total_count"`
+	}
+	if err := json.Unmarshal(text, &thing); err != nil {
+		return oneLine(err.Error(), 200)
+	}
+	id, _ := thing.ID.Int64()
+	switch {
+	case numberedThing.MatchString(req.URL.Path) && thing.Number < 1:
+		return "it has no number"
+	case id < 1 && thing.Number < 1 && thing.SHA == "" && thing.Ref == "" && thing.Total == nil:
+		return "it does not say what it is about"
+	}
+	return ""
 }
 
 // pace keeps writes apart.

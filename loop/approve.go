@@ -27,9 +27,16 @@ type Proposal struct {
 	Artifacts  []string            `json:"artifacts,omitempty"`
 	Files      []github.FileChange `json:"files,omitempty"`
 	Patch      string              `json:"patch,omitempty"`
-	Requests   []events.Requested  `json:"requests,omitempty"`
+	Requests   []Proposed          `json:"requests,omitempty"`
 	// Asks is what the gate wants a person to decide.
 	Asks []string `json:"asks,omitempty"`
+}
+
+// Proposed is a request of the agent's in a [Proposal].
+type Proposed struct {
+	events.Requested
+	// Write is what would be written, cleaned; nil for what was refused.
+	Write *github.Request `json:"write,omitempty"`
 }
 
 // approve asks a person where the gate wants one, or where it was asked for. The error matches [ErrRefused].
@@ -50,6 +57,7 @@ func (r *run) approve(ctx context.Context, h *Handover) error {
 	}
 	r.log.Emit(events.Asked{Reasons: asks, Approved: yes})
 	if !yes {
+		r.result.Finish = h.approval()
 		return fmt.Errorf("%w: it was not approved", ErrRefused)
 	}
 	h.Approved = h.Verdict.Reasons
@@ -60,7 +68,11 @@ func (r *run) approve(ctx context.Context, h *Handover) error {
 func (r *run) proposal(h *Handover) Proposal {
 	p := Proposal{Repository: r.repo, Issue: h.Issue, Asks: h.asks()}
 	for _, v := range h.Requests {
-		p.Requests = append(p.Requests, requested(v))
+		asked := Proposed{Requested: requested(v)}
+		if v.Verdict.Decision == github.Allow {
+			asked.Write = &v.Request
+		}
+		p.Requests = append(p.Requests, asked)
 	}
 	if h.Head == "" {
 		return p

@@ -77,10 +77,13 @@ func (h *Handover) command() string {
 		return ""
 	}
 	if len(h.asks()) > 0 {
-		return "sbxpair deliver " + string(h.Run) + " --approve"
+		return h.approval()
 	}
 	return "sbxpair deliver " + string(h.Run)
 }
+
+// approval is what finishes the delivery where a person has to say yes.
+func (h *Handover) approval() string { return "sbxpair deliver " + string(h.Run) + " --approve" }
 
 // refusal is the error for a change that the gate refused; it says what can be done about that.
 func (h *Handover) refusal(why string) error {

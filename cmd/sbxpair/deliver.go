@@ -123,6 +123,9 @@ func printProposal(w io.Writer, p loop.Proposal) {
 	}
 	for _, r := range p.Requests {
 		head("request", "line %d, %s: %s %s", r.Line, r.What, r.Decision, strings.Join(r.Reasons, "; "))
+		if r.Write != nil && r.Write.Kind != github.RequestPullRequest { // whose text stands above
+			printRequest(w, *r.Write)
+		}
 	}
 	for _, ask := range p.Asks {
 		head("to decide", "%s", ask)
@@ -132,6 +135,25 @@ func printProposal(w io.Writer, p loop.Proposal) {
 		block(w, strings.TrimSuffix(p.Patch, "\n"))
 	}
 	fmt.Fprintln(w)
+}
+
+// printRequest shows what a request would write.
+func printRequest(w io.Writer, r github.Request) {
+	about := "the run's own"
+	switch {
+	case r.Kind == github.RequestIssue:
+		about = ""
+	case r.Number > 0:
+		about = fmt.Sprintf("#%d", r.Number)
+	}
+	for _, line := range [][2]string{{"about", about}, {"title", r.Title}, {"labels", strings.Join(r.Labels, ", ")}, {"people", strings.Join(r.People, ", ")}} {
+		if line[1] != "" {
+			fmt.Fprintf(w, "  %-11s %s\n", line[0], plain(line[1]))
+		}
+	}
+	if r.Body != "" {
+		indented(w, r.Body)
+	}
 }
 
 func indented(w io.Writer, text string) {

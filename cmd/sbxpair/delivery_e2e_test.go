@@ -151,7 +151,7 @@ func TestDeliverFinishes(t *testing.T) {
 // Staged, nothing is written; a person is asked only on a terminal, sees what it is about, and the answer counts.
 func TestStagedAndApproved(t *testing.T) {
 	s := open(t, stage.Options{Env: []string{quick}, Scripts: []model.Script{{Steps: []model.Step{
-		bash(fixWith("slugify.sh") + "; echo 'example.test/x v1.0.0 h1:x' >go.sum; " + ask(`{"kind":"comment","body":"A lock file came along."}`)), say("Done."),
+		bash(fixWith("slugify.sh") + "; echo 'example.test/x v1.0.0 h1:x' >go.sum; " + ask(`{"kind":"comment","body":"A lock file came along, @octo."}`) + ask(`{"kind":"merge"}`)), say("Done."),
 	}}}})
 	sbxpair(t, s, append(runArgs(s), "--approve")...).want(t, 2, "--approve asks on the terminal")
 	got := sbxpair(t, s, append(runArgs(s), "--staged")...)
@@ -159,7 +159,7 @@ func TestStagedAndApproved(t *testing.T) {
 	staged := resultOf(t, got)
 	nothingWritten(t, s)
 	if p := staged.Staged; p == nil || staged.Outcome != "staged" || len(p.Asks) != 1 || !strings.Contains(p.Asks[0], "go.sum") || !strings.Contains(p.Patch, "+example.test/x") ||
-		len(p.Requests) != 1 || !p.Draft || staged.Finish != "sbxpair deliver "+string(staged.Run)+" --approve" {
+		len(p.Requests) != 2 || p.Requests[0].Write == nil || p.Requests[0].Write.Body != "A lock file came along, `@octo`." || p.Requests[1].Write != nil || !p.Draft || staged.Finish != "sbxpair deliver "+string(staged.Run)+" --approve" {
 		t.Fatalf("staged %+v, finish %q", staged.Staged, staged.Finish)
 	}
 	sbxpair(t, s, "deliver", string(staged.Run)).want(t, 6, "nobody can be asked")
@@ -168,7 +168,7 @@ func TestStagedAndApproved(t *testing.T) {
 		code   int
 	}{{"n\n", 6}, {"y\n", 0}} {
 		code, said := onTerminal(t, s, tt.answer, "deliver", "--approve", string(staged.Run))
-		if code != tt.code || !strings.Contains(said, "+example.test/x") || !strings.Contains(said, "protected-path: go.sum") {
+		if code != tt.code || !strings.Contains(said, "A lock file came along, `@octo`.") || !strings.Contains(said, "+example.test/x") || !strings.Contains(said, "protected-path: go.sum") {
 			t.Errorf("answer %q: exit code %d, want %d\n%s", tt.answer, code, tt.code, said)
 		}
 		if tt.code != 0 {
