@@ -17,6 +17,7 @@ demo: tools build $(COPILOT)/.installed
 	$(GO) run ./fixtures/demo
 
 test: tools build $(COPILOT)/.installed $(AGENTS)/.installed
+	scripts/tools dbus-run-session gnome-keyring-daemon
 	scripts/test
 
 bench: tools build $(COPILOT)/.installed
