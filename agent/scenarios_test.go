@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/agent"
+	"github.com/sbxpair/sbxpair/fixtures/page"
 )
 
 const agentsPage = "../docs/reference/agents.md"
@@ -84,35 +84,19 @@ func (r real) hostile(t *testing.T, home string, row row) {
 
 // onPage holds that the page's row of a CLI is what was just seen, or writes it with -update.
 func onPage(t *testing.T, name string, seen row) {
-	line := "| " + name
+	line := ""
 	for _, s := range scenarios() {
 		if seen[s] == "" {
 			t.Skipf("%s was not run", s)
 		}
-		line += " | " + seen[s]
+		line += seen[s] + " | "
 	}
-	line += " |"
-	page, err := os.ReadFile(agentsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	table := max(0, bytes.Index(page, []byte("| CLI | success |")))
-	from := bytes.Index(page[table:], []byte("| "+name+" | "))
-	if from < 0 {
-		t.Fatalf("%s has no row for %s", agentsPage, name)
-	}
-	from += table
-	to := from + bytes.IndexByte(page[from:], '\n')
-	if string(page[from:to]) == line {
-		return
-	}
-	if !*update {
-		t.Errorf("%s says\n%s\nseen\n%s\nrun: go test ./agent -run 'CLIs' -update", agentsPage, page[from:to], line)
-		return
-	}
-	if err := os.WriteFile(agentsPage, append(append(bytes.Clone(page[:from]), line...), page[to:]...), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	line = strings.TrimSuffix(line, " ")
+	page.Holds(t, agentsPage, func(text string) (from, to int, found bool) { // its row in the second table
+		table := max(0, strings.Index(text, "| CLI | success |"))
+		from, to, found = page.Between("\n| "+name+" | ", "\n")(text[table:])
+		return table + from, table + to, found
+	}, line, *update)
 }
 
 // Any program can be the agent; the row of "command" is what comes of one that does in each scenario what it can.
@@ -166,23 +150,5 @@ func TestAdaptersOnPage(t *testing.T) {
 		}
 		fmt.Fprintf(&want, "| %s | %s | %s | %s | %s | %s | %s |\n", name, program, credential, yes[a.Sessions], yes[a.ReadOnly], yes[a.Effort], others)
 	}
-	page, err := os.ReadFile(agentsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	from := bytes.Index(page, []byte("| name | program |"))
-	if from < 0 {
-		t.Fatal("the page has no table of the adapters")
-	}
-	length := bytes.Index(page[from:], []byte("\n\n")) + 1
-	if string(page[from:from+length]) == want.String() {
-		return
-	}
-	if !*update {
-		t.Errorf("the page's table of adapters is not what the code says; run: go test ./agent -run AdaptersOnPage -update; want\n%s", want.String())
-		return
-	}
-	if err := os.WriteFile(agentsPage, append(append(bytes.Clone(page[:from]), want.String()...), page[from+length:]...), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	page.Holds(t, agentsPage, page.Between("leaves out plan and review.\n\n", "\nA CLI that goes on"), want.String(), *update)
 }

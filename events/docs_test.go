@@ -6,31 +6,21 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/sbxpair/sbxpair/events"
+	"github.com/sbxpair/sbxpair/fixtures/page"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/events.md")
 
-const page = "../docs/reference/events.md"
-
 // TestReferencePageIsCurrent holds that the published schema is the one in the code: every payload with its fields.
 // Rewrite it with -update.
 func TestReferencePageIsCurrent(t *testing.T) {
-	want := render(t)
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(page)
-	if err != nil || string(have) != want {
-		t.Errorf("%s is not what the code says (%v); run: go test ./events -run Reference -update", page, err)
-	}
+	page.Holds(t, filepath.Join("..", "docs", "reference", "events.md"), page.All, render(t), *update)
 }
 
 // kinds maps the name of each payload type to its event's type.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sbxpair/sbxpair/fixtures/github/hub"
+	"github.com/sbxpair/sbxpair/fixtures/page"
 	"github.com/sbxpair/sbxpair/sbx"
 )
 
@@ -309,29 +310,10 @@ func TestDeliveryCalls(t *testing.T) {
 }
 
 // pageSection holds that a part of a page in docs/reference, between two marks, is as given; with -update it writes it.
-func pageSection(t *testing.T, page, section, want string) {
+func pageSection(t *testing.T, file, section, want string) {
 	t.Helper()
-	file := filepath.Join("..", "docs", "reference", page)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	open, end := "<!-- generated: "+section+" -->\n", "<!-- end: "+section+" -->\n"
-	before, rest, ok := strings.Cut(string(text), open)
-	have, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no part %q", file, section)
-	}
-	if have == want {
-		return
-	}
-	if !*update {
-		t.Errorf("%s, %s is not what happens; run: go test ./github -run %s -update\n got %s\nwant %s", file, section, t.Name(), have, want)
-		return
-	}
-	if err := os.WriteFile(file, []byte(before+open+want+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	where := page.Between("<!-- generated: "+section+" -->\n", "<!-- end: "+section+" -->\n")
+	page.Holds(t, filepath.Join("..", "docs", "reference", file), where, want, *update)
 }
 
 // aborted tells whoever waits for a lost answer that it is lost: what was asked is done, and nobody heard of it.

@@ -6,28 +6,19 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/sbxpair/sbxpair/fixtures/page"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/result.md")
 
-const resultPage = "../docs/reference/result.md"
-
 // TestReferencePageIsCurrent holds that the published shape of a result is the one in the code. Rewrite it with -update.
 func TestReferencePageIsCurrent(t *testing.T) {
-	want := renderResult(t)
-	if *update {
-		if err := os.WriteFile(resultPage, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(resultPage)
-	if err != nil || string(have) != want {
-		t.Errorf("%s is not what the code says (%v); run: go test ./loop -run Reference -update", resultPage, err)
-	}
+	page.Holds(t, filepath.Join("..", "docs", "reference", "result.md"), page.All, renderResult(t), *update)
 }
 
 func renderResult(t *testing.T) string {

@@ -3,27 +3,18 @@ package workspace_test
 import (
 	"flag"
 	"fmt"
-	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sbxpair/sbxpair/fixtures/page"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/hostile-repositories.md")
 
-const hostilePage = "../docs/reference/hostile-repositories.md"
-
 // TestReferencePageIsCurrent holds that the published traps are those of the tests. Rewrite it with -update.
 func TestReferencePageIsCurrent(t *testing.T) {
-	want := renderTraps()
-	if *update {
-		if err := os.WriteFile(hostilePage, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(hostilePage)
-	if err != nil || string(have) != want {
-		t.Errorf("%s is not what the tests have (%v); run: go test ./workspace -run Reference -update", hostilePage, err)
-	}
+	page.Holds(t, filepath.Join("..", "docs", "reference", "hostile-repositories.md"), page.All, renderTraps(), *update)
 	if n := len(repositoryTraps()); n < 25 {
 		t.Errorf("%d traps in the agent's repository", n)
 	}

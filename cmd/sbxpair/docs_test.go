@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxpair/sbxpair/config"
+	"github.com/sbxpair/sbxpair/fixtures/page"
 )
 
 var update = flag.Bool("update", false, "write the generated pages of docs/reference")
@@ -27,16 +28,7 @@ var update = flag.Bool("update", false, "write the generated pages of docs/refer
 func TestReferencePagesAreCurrent(t *testing.T) {
 	root := newRootCmd(&app{stdout: io.Discard, stderr: io.Discard, version: "test"})
 	for name, text := range map[string]string{"commands.md": commandsPage(root), "configuration.md": configurationPage(t)} {
-		path := filepath.Join("..", "..", "docs", "reference", name)
-		if *update {
-			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		have, err := os.ReadFile(path)
-		if err != nil || string(have) != text {
-			t.Errorf("%s is not what the command says (%v); run: go test ./cmd/sbxpair -run Reference -update", path, err)
-		}
+		page.Holds(t, filepath.Join("..", "..", "docs", "reference", name), page.All, text, *update)
 	}
 }
 

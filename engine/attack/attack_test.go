@@ -39,6 +39,7 @@ import (
 	"github.com/sbxpair/sbxpair/engine/rules"
 	"github.com/sbxpair/sbxpair/engine/settings"
 	"github.com/sbxpair/sbxpair/engine/vault"
+	"github.com/sbxpair/sbxpair/fixtures/page"
 	"github.com/sbxpair/sbxpair/policy"
 	"github.com/sbxpair/sbxpair/secrets"
 )
@@ -146,15 +147,7 @@ func TestReference(t *testing.T) {
 		n++
 	}
 	fmt.Fprintf(&b, "\n%d attempts.\n", n)
-	path := filepath.Join("..", "..", "docs", "reference", "attacks.md")
-	if *update {
-		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := os.ReadFile(path); err != nil || string(got) != b.String() {
-		t.Errorf("%s is not up to date (%v): go test ./engine/attack -run Reference -update", path, err)
-	}
+	page.Holds(t, filepath.Join("..", "..", "docs", "reference", "attacks.md"), page.All, b.String(), *update)
 	if n < 50 {
 		t.Errorf("only %d attempts", n)
 	}
