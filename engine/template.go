@@ -103,7 +103,7 @@ func (e *Engine) Templates() ([]Template, error) {
 	}
 	var list []Template
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), tmpPrefix) {
+		if strings.HasPrefix(entry.Name(), tmpPrefix) || !entry.IsDir() {
 			continue
 		}
 		data, err := os.ReadFile(filepath.Join(e.State.templates(), entry.Name(), "template.json"))

@@ -162,3 +162,40 @@ func TestImage(t *testing.T) {
 		t.Error("a removed template was exported")
 	}
 }
+
+// An export that is under way, or was killed, is nobody's template and keeps nobody from the others.
+func TestExportLeavesNothing(t *testing.T) {
+	e, workspace := newEngine(t)
+	create(t, e, "demo", workspace)
+	if _, err := e.Stop(t.Context(), "demo"); err != nil {
+		t.Fatal(err)
+	}
+	saved, err := e.SaveTemplate(t.Context(), "demo", "kept:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(e.State.Dir, "templates")
+	if err := os.WriteFile(filepath.Join(dir, "layer-123"), nil, 0o600); err != nil { // as a killed one of an earlier version left it
+		t.Fatal(err)
+	}
+	looked := false
+	err = e.ExportTemplate(t.Context(), saved, writerFunc(func(p []byte) (int, error) {
+		looked = true
+		list, err := e.Templates()
+		if err != nil || len(list) != 1 {
+			t.Errorf("meanwhile: %+v, %v", list, err)
+		}
+		files, err := os.ReadDir(dir)
+		if err != nil || len(files) != 2 {
+			t.Errorf("meanwhile: %v, %v; a killed export would leave them", files, err)
+		}
+		return len(p), err
+	}))
+	if err != nil || !looked {
+		t.Error(looked, err)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -185,8 +185,10 @@ func (w *Writer) Layer(tmp string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
 	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil { // it is ours alone by its descriptor, and goes with us however we end
+		return err
+	}
 	h := sha256.New()
 	n := &counter{h: h}
 	if err := write(io.MultiWriter(f, n)); err != nil {
