@@ -34,6 +34,13 @@ type bench struct {
 	onAbort atomic.Pointer[context.CancelFunc]
 }
 
+// archive makes the repository read-only, or takes that back.
+func (b *bench) archive(on bool) {
+	if err := b.Archive("octo/app", on); err != nil {
+		b.t.Error(err)
+	}
+}
+
 // testClock does not wait: a sleep moves it.
 type testClock struct {
 	mu    sync.Mutex

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -148,6 +149,7 @@ type situation struct {
 }
 
 func situations() []situation {
+	var archived sync.Map // benches whose repository was archived in the middle, once
 	perms := func(skip string) hub.Token {
 		all := map[string]string{"contents": "write", "pull_requests": "write", "issues": "write", "workflows": "write"}
 		delete(all, skip)
@@ -287,6 +289,16 @@ func situations() []situation {
 		}, git: ErrBaseMissing, api: ErrBaseMissing, finish: "push the commit that the work started from"},
 		{name: "no such base branch", edit: func(_ *bench, d *Delivery) { d.BaseBranch = "next"; d.Bounds.BaseBranches = []string{"*"} }, git: ErrNotFound, api: ErrNotFound, finish: "make it, or name another with --base"},
 		{name: "no such repository, or not for this token", edit: func(_ *bench, d *Delivery) { d.Repo.Name, d.Bounds.Repo.Name = "none", "none" }, git: ErrNotFound, api: ErrNotFound, finish: "let the token see it"},
+		{name: "the repository is archived", setup: func(b *bench) { b.archive(true) }, git: ErrArchived, api: ErrArchived, finish: "take it out of the archive", solve: func(b *bench) { b.archive(false) }},
+		{name: "the repository is archived in the middle", edit: func(b *bench, d *Delivery) {
+			d.Progress = func(step string) {
+				if _, again := archived.LoadOrStore(b, true); !again && step == "push" {
+					b.archive(true)
+				} else if !again {
+					archived.Delete(b)
+				}
+			}
+		}, git: ErrArchived, api: ErrArchived, finish: "take it out of the archive", solve: func(b *bench) { b.archive(false) }},
 		{name: "git is blocked by policy", setup: func(b *bench) {
 			b.blocked.Store("github.com", "Blocked by network policy: domain github.com:443\n  rule: x\n")
 		}, git: ErrBlockedByPolicy, finish: "`network.deny`"},

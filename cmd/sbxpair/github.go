@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -47,6 +48,7 @@ type verb[T any] struct {
 	noun             string               // what has that number, for errors; "" is what the group is about
 	args             cobra.PositionalArgs // check of the other arguments; nil allows none
 	text             bool                 // takes --body or --body-file
+	needed           func() bool          // whether the text may not be empty; nil: it may
 	required         []string             // flags
 	flags            func(*pflag.FlagSet)
 	do               func(context.Context, act) (T, error)
@@ -87,7 +89,7 @@ func (v verb[T]) command(a *app) *cobra.Command {
 	var run, body, bodyFile string
 	check := v.args
 	if check == nil {
-		check = cobra.NoArgs
+		check = noArgs
 	}
 	var number int
 	cmd := &cobra.Command{
@@ -113,6 +115,9 @@ func (v verb[T]) command(a *app) *cobra.Command {
 			text, err := a.textOf("text", body, bodyFile)
 			if err != nil {
 				return err
+			}
+			if v.needed != nil && v.needed() && strings.TrimSpace(text) == "" {
+				return &usageError{fmt.Errorf("the text is missing or empty: --body or --body-file (see: %s --help)", cmd.CommandPath())}
 			}
 			if v.numbered {
 				args = args[1:]
@@ -149,6 +154,22 @@ func (v verb[T]) command(a *app) *cobra.Command {
 		}
 	})
 	return cmd
+}
+
+// always is for verbs that make no sense without a text.
+func always() bool { return true }
+
+var fullID = regexp.MustCompile(`^[0-9a-f]{40}$`)
+
+// oneCommit takes the full id of a commit.
+func oneCommit(cmd *cobra.Command, args []string) error {
+	if err := cobra.ExactArgs(1)(cmd, args); err != nil {
+		return err
+	}
+	if !fullID.MatchString(args[0]) {
+		return fmt.Errorf("%.60q is no full id of a commit, which has 40 hexadecimal digits (git rev-parse prints it)", args[0])
+	}
+	return nil
 }
 
 // numbered says what was not found: GitHub's own answer names only an address.
@@ -197,7 +218,7 @@ func (c *choice) Set(s string) error {
 func newCommentCmd(a *app) *cobra.Command {
 	var number int
 	return verb[github.Comment]{
-		use: "comment --number N --body TEXT", short: "Comment on an issue or a pull request", text: true, required: []string{"number"},
+		use: "comment --number N --body TEXT", short: "Comment on an issue or a pull request", text: true, needed: always, required: []string{"number"},
 		flags: func(f *pflag.FlagSet) { f.IntVar(&number, "number", 0, "number of the issue or pull request") },
 		do: func(ctx context.Context, x act) (github.Comment, error) {
 			made, err := x.Comment(ctx, x.repo, number, github.NewComment{Body: x.body})
@@ -211,7 +232,7 @@ func newCommentCmd(a *app) *cobra.Command {
 func newNumberedCommentCmd(a *app, kind string) *cobra.Command {
 	var keep string
 	return verb[github.Comment]{
-		use: "comment N --body TEXT", short: "Comment on " + kind, numbered: true, text: true,
+		use: "comment N --body TEXT", short: "Comment on " + kind, numbered: true, text: true, needed: always,
 		flags: func(f *pflag.FlagSet) {
 			f.StringVar(&keep, "keep", "", "a name: the run's comment of that name gets this text, in the place of the one it had")
 		},

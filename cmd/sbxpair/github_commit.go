@@ -33,7 +33,7 @@ func newStatusSetCmd(a *app) *cobra.Command {
 	var name, description, url string
 	state := choose("success", "failure", "error", "pending")
 	return verb[status]{
-		use: "set COMMIT --context NAME", short: "Set the status of a commit, named by its full id", args: cobra.ExactArgs(1), required: []string{"context"},
+		use: "set COMMIT --context NAME", short: "Set the status of a commit, named by its full id", args: oneCommit, required: []string{"context"},
 		flags: func(f *pflag.FlagSet) {
 			f.Var(state, "state", "state: "+strings.Join(state.words, ", "))
 			f.StringVar(&name, "context", "", "name of the check that speaks")
@@ -52,7 +52,7 @@ func newCheckSetCmd(a *app) *cobra.Command {
 	k := github.CheckRun{}
 	conclusion := choose("success", "failure", "neutral", "running")
 	return verb[status]{
-		use: "set COMMIT --name NAME", short: "Report a check of a commit, named by its full id", args: cobra.ExactArgs(1), text: true, required: []string{"name"},
+		use: "set COMMIT --name NAME", short: "Report a check of a commit, named by its full id", args: oneCommit, text: true, required: []string{"name"},
 		long: "GitHub lets only apps make check runs. With any other token the check becomes a commit status, whose description is\nthe title; the text is left out then.",
 		flags: func(f *pflag.FlagSet) {
 			f.Var(conclusion, "conclusion", "how it ended: "+strings.Join(conclusion.words, ", "))

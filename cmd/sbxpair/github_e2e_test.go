@@ -53,6 +53,10 @@ func TestGitHubVerbs(t *testing.T) {
 	call(0, "issue", "assign", "1", "second", "nobody-here")("assigned 1 of 2", "nobody-here")
 	call(0, "issue", "update", "1", "--title", "Another title")("/issues/1")
 	call(2, "issue", "update", "1")("nothing to change")
+	call(2, "issue", "comment", "1", "--body", " ")("the text is missing or empty")
+	call(2, "pr", "review", "1")("the text is missing or empty")
+	call(2, "status", "set", "abc", "--context", "ci")("no full id of a commit")
+	call(2, "issue", "view", "1", "2")("takes no argument")
 	call(0, "issue", "list", "--label", "later", "--assignee", "second")("#1", "open", "Another title")
 	var list []github.Issue
 	decode(t, call(0, "issue", "list", "--author", "second", "--json")(), &list)

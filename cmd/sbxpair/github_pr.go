@@ -131,7 +131,7 @@ func newPullReviewCmd(a *app) *cobra.Command {
 	event := choose("comment", "approve", "request-changes")
 	events := map[string]github.ReviewEvent{"comment": github.ReviewComment, "approve": github.ReviewApprove, "request-changes": github.ReviewRequestChanges}
 	return verb[review]{
-		use: "review N --body TEXT", short: "Review a pull request", numbered: true, text: true,
+		use: "review N --body TEXT", short: "Review a pull request", numbered: true, text: true, needed: func() bool { return event.value != "approve" },
 		flags: func(f *pflag.FlagSet) {
 			f.Var(event, "event", "what the review says: comment, approve or request-changes")
 		},
@@ -161,7 +161,7 @@ func newLineCommentsCmd(a *app) *cobra.Command {
 func newLineCommentCmd(a *app) *cobra.Command {
 	var n github.NewLineComment
 	return verb[github.LineComment]{
-		use: "line-comment N --path FILE --line LINE --body TEXT", short: "Comment on a line of a pull request's change", numbered: true, text: true,
+		use: "line-comment N --path FILE --line LINE --body TEXT", short: "Comment on a line of a pull request's change", numbered: true, text: true, needed: always,
 		required: []string{"path", "line"},
 		flags: func(f *pflag.FlagSet) {
 			f.StringVar(&n.Path, "path", "", "file")
@@ -179,7 +179,7 @@ func newLineCommentCmd(a *app) *cobra.Command {
 func newLineReplyCmd(a *app) *cobra.Command {
 	var to int64
 	return verb[github.LineComment]{
-		use: "reply N --to ID --body TEXT", short: "Answer a comment on a line", numbered: true, noun: "such a comment on pull request", text: true, required: []string{"to"},
+		use: "reply N --to ID --body TEXT", short: "Answer a comment on a line", numbered: true, noun: "such a comment on pull request", text: true, needed: always, required: []string{"to"},
 		flags: func(f *pflag.FlagSet) {
 			f.Int64Var(&to, "to", 0, "id of the comment, as line-comments shows it")
 		},
