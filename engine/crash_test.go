@@ -327,3 +327,22 @@ func TestDamagedRecord(t *testing.T) {
 		t.Errorf("the other afterwards: %q", out)
 	}
 }
+
+// When the state folder goes, nobody knows of its sandboxes any more: the daemon ends them, and itself.
+func TestStateRemoved(t *testing.T) {
+	e, workspace := newEngine(t)
+	create(t, e, "demo", workspace)
+	h, err := e.DaemonHealth(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sandboxProcesses(e.State)) == 0 {
+		t.Fatal("no process of the sandbox is seen")
+	}
+	if err := errors.Join(os.RemoveAll(e.State.Dir), os.RemoveAll(e.State.Runtime)); err != nil {
+		t.Fatal(err)
+	}
+	enginetest.Eventually(t, "something of it still runs", func() bool {
+		return len(sandboxProcesses(e.State)) == 0 && errors.Is(syscall.Kill(h.PID, 0), syscall.ESRCH)
+	})
+}

@@ -399,6 +399,7 @@ func (d *Daemon) watch(ctx context.Context) {
 		}
 		if !socketThere(d.Engine.State.DaemonSocket()) {
 			d.Engine.logger().Warn("the socket is gone, daemon ends")
+			d.endForgotten(ctx)
 			d.stop()
 			return
 		}
@@ -411,6 +412,21 @@ func (d *Daemon) watch(ctx context.Context) {
 			d.Engine.logger().Info("no sandbox runs, daemon ends")
 			d.stop()
 			return
+		}
+	}
+}
+
+// endForgotten ends the sandboxes whose records are gone, as with the whole state folder: nobody else knows of them any more.
+func (d *Daemon) endForgotten(ctx context.Context) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.proxies {
+		r, err := d.Engine.load(p.record.Name)
+		if !errors.Is(err, ErrNotFound) && (err != nil || r.ID == p.record.ID) {
+			continue
+		}
+		if err := d.Engine.destroy(ctx, p.record); err != nil {
+			d.Engine.logger().Error("could not end a sandbox whose record is gone", "sandbox", p.record.Name, "err", err)
 		}
 	}
 }

@@ -78,10 +78,16 @@ func runSecretImport(ctx context.Context, a *app, opts secretImportOptions) erro
 			continue
 		case d.stored && !opts.force:
 			if !a.confirm(ctx, fmt.Sprintf("Secret for service %q already exists in scope %q. Overwrite?", d.service, scopeText(""))) {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
 				continue
 			}
 		case !opts.all && opts.service == "":
 			if !a.confirm(ctx, fmt.Sprintf("Import %s from %s?", d.service, d.variable)) {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
 				continue
 			}
 		}

@@ -538,7 +538,7 @@ func newPolicyResetCmd(a *app) *cobra.Command {
 		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !force && !a.confirm(cmd.Context(), "Reset the network policy and stop all sandboxes?") {
-				return nil
+				return context.Cause(cmd.Context()) // a signal is no answer
 			}
 			// First the policy: what runs while the sandboxes are being stopped may reach nothing.
 			store, err := a.ruleStore()

@@ -172,7 +172,7 @@ func runSecretSet(ctx context.Context, a *app, service string, in secretInput, f
 	if errors.Is(err, vault.ErrExists) {
 		// sbx keeps the old value and exits with 0 when nobody answers.
 		if !a.confirm(ctx, fmt.Sprintf("Secret for service %q already exists in scope %q. Overwrite?", service, scopeText(in.sandbox))) {
-			return nil
+			return context.Cause(ctx)
 		}
 		set.Force = true
 		err = store.Set(ctx, set)
@@ -446,7 +446,7 @@ func runSecretRm(ctx context.Context, a *app, opts secretRmOptions) error {
 		}
 	}
 	if !opts.force && !a.confirm(ctx, "Delete selected secret?") {
-		return nil
+		return context.Cause(ctx)
 	}
 	switch {
 	case opts.all:
