@@ -43,6 +43,7 @@ func (r *run) fetch(ctx context.Context, unfinished bool) error {
 	r.quiesce(ctx)
 	end, err := r.state.Workspace.Collect(ctx, r.guest(), workspace.CollectOptions{Message: r.title()})
 	r.unfetched = ctx.Err() != nil // otherwise it is there now, or cannot be had
+	r.untaken = errors.Is(err, workspace.ErrHostile) || errors.Is(err, workspace.ErrTooLarge)
 	if err != nil {
 		return err
 	}

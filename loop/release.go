@@ -9,6 +9,7 @@ import (
 
 	"github.com/sbxpair/sbxpair/events"
 	"github.com/sbxpair/sbxpair/pair"
+	"github.com/sbxpair/sbxpair/workspace"
 )
 
 // finish releases the pair and closes the record, whatever happened before.
@@ -31,6 +32,9 @@ func (r *run) finish(ctx context.Context, err error) error {
 	r.conclude(err)
 	r.state.Ended = ends(err) || r.upOnly
 	r.result.Resumable = !r.state.Ended && r.state.begun()
+	if w := r.state.Workspace; r.untaken && w.Mode != workspace.ModeInPlace {
+		r.result.Files = w.Dir
+	}
 	err = errors.Join(err, r.save())
 	r.telling.end(ctx, r.lastWord(err))
 	if r.keep(err) && !crashed {
@@ -67,7 +71,7 @@ func (r *run) release(ctx context.Context) error {
 	r.log.Emit(events.PhaseStarted{Phase: events.PhaseRelease})
 	start := time.Now()
 	released, releaseErr := r.pair.Release(ctx, r.result.Outcome, time.Duration(r.req.Config.Limits.Release))
-	if !r.result.Resumable {
+	if !r.result.Resumable && r.result.Files == "" {
 		releaseErr = errors.Join(releaseErr, RemoveWorkspace(r.result.Dir))
 	}
 	done := events.Released{Removed: released.Removed}

@@ -108,6 +108,9 @@ type Result struct {
 	// Work is a git bundle of what the agent left, if it was not delivered; also of one that a limit, a cancellation or its failure ended.
 	Work  string `json:"work,omitempty"`
 	Patch string `json:"patch,omitempty"` // file with the same as a patch, of a run that delivers nothing
+	// Files is the agent's folder, kept because what it left was refused as a whole. It is as hostile as the agent may be: copy from
+	// it what is of use, but run nothing there, nor git.
+	Files string `json:"files,omitempty"`
 	// Tampered lists what is not as it was in a checkout that was used in place, of what git runs or obeys there: in its .git, and what
 	// its configuration or yours names (hooks, filters, included files). Look at it before you run git there.
 	Tampered []string `json:"tampered,omitempty"`
@@ -254,6 +257,7 @@ type run struct {
 	agentResult  agent.Result // of the last session that worked on the task
 	inventory    string       // what ran in the agent sandbox before the agent did
 	unfetched    bool         // the agent worked, and there is no end state of that yet
+	untaken      bool         // what it left last was refused as a whole
 	fresh        int          // index of the first session of this pair: the CLI's state of earlier ones went with their sandbox
 	bounds       github.Bounds
 	telling      *telling       // keeps the run's issue current; nil without one

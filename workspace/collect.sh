@@ -69,8 +69,10 @@ commit() { printf '%s\n' "$message" | git commit-tree "$tree" "$@"; }
 new_repository
 kind=commits
 # What is no plain file among the objects (a pipe, that git would read from for ever) makes them worthless.
-if [ -d "$theirs/objects" ] && [ -z "$(find "$theirs/objects/" ! -type f ! -type d 2>/dev/null | head -n 1)" ]; then
-	printf '%s\n' "$theirs/objects" "$theirs/sbxpair-origin.git/objects" >"$tmp/git/objects/info/alternates"
+for objects in "$theirs/objects" "$theirs/sbxpair-origin.git/objects"; do
+	[ -d "$objects" ] && [ -z "$(find "$objects/" ! -type f ! -type d 2>/dev/null | head -n 1)" ] && printf '%s\n' "$objects"
+done >"$tmp/git/objects/info/alternates"
+if [ -d "$theirs/objects" ]; then
 	[ "$shallow" = 1 ] && [ -f "$theirs/shallow" ] && cp "$theirs/shallow" "$tmp/git/shallow"
 fi
 if g read-tree "$base" 2>/dev/null && g rev-parse --quiet --verify "$base^{commit}" >/dev/null; then

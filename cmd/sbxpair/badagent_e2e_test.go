@@ -98,6 +98,22 @@ env -i setsid sh -c 'trap "" TERM; while :; do echo more >>leftover.txt; sleep 0
 			t.Errorf("result %+v, end state %+v", r, r.EndState)
 		}
 	})
+	t.Run("leaves what is refused as a whole", func(t *testing.T) { // and is not lost with it
+		t.Parallel()
+		s := program(t, fixWith("slugify.sh")+`; printf x >"$(printf 'bad\377name')"`, nil)
+		got := sbxpair(t, s, runArgs(s)...)
+		got.want(t, exitRefused, "not UTF-8")
+		r := resultOf(t, got)
+		if text, err := os.ReadFile(filepath.Join(r.Files, "slugify.sh")); err != nil || !strings.Contains(string(text), "-e 's/^-//'") || r.Resumable || r.Work != "" {
+			t.Errorf("result %+v, %v", r, err)
+		}
+		sbxpair(t, s, "result", string(r.Run)).want(t, 0, "run nothing there")
+		sbxpair(t, s, "prune", "--records", "0s", "--dry-run").want(t, 0, r.Files)
+		sbxpair(t, s, "prune", "--records", "0s", "--force").want(t, 0, string(r.Run))
+		if _, err := os.Stat(r.Files); err == nil {
+			t.Errorf("%s is still there", r.Files)
+		}
+	})
 	t.Run("is not there", func(t *testing.T) {
 		t.Parallel()
 		s := cli(t, "", map[string]any{"agent": map[string]any{"name": "copilot", "token": map[string]any{"env": "COPILOT_GITHUB_TOKEN"}, "command": []string{"no-such-copilot"}}})

@@ -256,11 +256,14 @@ func printResult(w io.Writer, r loop.Result) {
 	if r.Work != "" {
 		row("work", "kept; take it into the checkout with: git fetch %s '+refs/heads/*:refs/heads/*'", r.Work)
 	}
+	if r.Files != "" {
+		row("files", "kept in %s; copy what is of use, but run nothing there, nor git", r.Files)
+	}
 	if r.Patch != "" {
 		row("patch", "take it into the checkout with: git apply %s", r.Patch)
 	}
 	if len(r.Tampered) > 0 {
-		row("look at", "these in .git are not as they were: %s", plain(strings.Join(r.Tampered, ", ")))
+		row("look at", "these, which git runs or obeys, are not as they were: %s", plain(strings.Join(r.Tampered, ", ")))
 	}
 	if r.Resumable {
 		raise := ""

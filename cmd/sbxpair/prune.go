@@ -211,6 +211,9 @@ func (a *app) oldRecords(age time.Duration) ([]pair.Lease, error) {
 
 // lostWith names the undelivered work that a run's folder holds.
 func lostWith(dir string) string {
+	if receipt, err := loop.ReadReceipt(dir); err == nil && receipt.Files != "" {
+		return "what the agent left, which was refused as a whole, in " + receipt.Files
+	}
 	if loop.Resumable(dir) {
 		return "what an interrupted run had done; it can be gone on with: sbxpair resume " + filepath.Base(dir)
 	}
