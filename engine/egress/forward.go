@@ -171,11 +171,13 @@ func (s *session) prepare(ctx context.Context, req *http.Request, t target, secu
 // on too.
 func (s *session) send(ctx context.Context, x *exchange, f *flow) (*http.Response, *stop) {
 	once := sync.Once{}
-	note := func(e rules.Entry) {
+	note := func(e rules.Entry) (first bool) {
 		once.Do(func() {
+			first = true
 			e.Method, e.Path = x.out.Method, x.out.URL.EscapedPath()
 			s.record(x.target, e)
 		})
+		return first
 	}
 	trip, err := s.transport(ctx, x)
 	var resp *http.Response
@@ -199,7 +201,10 @@ func (s *session) send(ctx context.Context, x *exchange, f *flow) (*http.Respons
 		}
 		e, reason := entryOf(x.verdict), describe(err)
 		e.Kind, e.Reason = "dial", x.verdict.Reason+", but not reached: "+reason
-		note(e)
+		if !note(e) && ctx.Err() == nil { // that nothing came of it is written down too
+			e.Reason, e.Method, e.Path = x.verdict.Reason+", but not answered: "+reason, x.out.Method, x.out.URL.EscapedPath()
+			s.record(x.target, e)
+		}
 		return nil, &stop{http.StatusBadGateway, fmt.Sprintf("The proxy cannot reach %s: %s.\n", x.target.host.Join(x.target.port), reason)}
 	}
 	note(entryOf(x.verdict)) // for a transport that does not trace

@@ -91,10 +91,17 @@ func TestBrokenAnswersQuoteNothing(t *testing.T) {
 			t.Errorf("%s: %q", path, got)
 		}
 	}
-	for _, e := range w.entries(len(answers) + 1) { // of /switch there are two
+	unanswered := 0
+	for _, e := range w.entries(len(answers) + 7) { // of /switch and of what cannot be parsed there are two
+		if strings.Contains(e.Reason, "not answered: its answer is malformed") && e.Kind == "dial" {
+			unanswered++
+		}
 		if strings.Contains(strings.ToLower(fmt.Sprint(e)), lower) {
 			t.Errorf("log %+v", e)
 		}
+	}
+	if unanswered != 6 {
+		t.Errorf("%d answers are in the log as malformed, want 6", unanswered)
 	}
 	// A change to another protocol than the one that was offered is no better than one that was not.
 	got := w.inside("api.github.com", "GET /switch HTTP/1.1\r\nHost: api.github.com\r\nConnection: Upgrade, close\r\nUpgrade: other\r\n\r\n")
