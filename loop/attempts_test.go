@@ -210,6 +210,7 @@ func TestAttempts(t *testing.T) {
 		"review before verify":  {[]string{bad + say("1"), reject, good + say("2"), approve}, phases("execute", "review", "verify"), nil, "", 4, 2},
 		"review is read again":  {[]string{bad + say("1"), say("Looks good!"), approve}, phases("execute", "review"), nil, "", 3, 1},
 		"review has no verdict": {[]string{bad + say("1"), say("Looks good!"), say("{}")}, phases("execute", "review"), ErrFailed, `"approved" is missing`, 3, 1},
+		"review says nothing":   {[]string{bad + say("1"), say(""), approve}, phases("execute", "review"), nil, "", 3, 1},
 		"turns":                 {[]string{bad + say("1"), bad + say("2")}, func(c *config.Config) { c.Limits.Turns = 1 }, ErrBudget, "limits.turns", 1, 2},
 		"tokens":                {[]string{bad + say("1"), bad + say("2")}, func(c *config.Config) { c.Limits.Tokens = 110 }, ErrBudget, "limits.tokens", 1, 1},
 		"tokens while at work":  {[]string{bad + strings.Replace(sayWith("1", 5000, 10), `{"type":"result"`, "wait\nLINE\nsleep 60\ncat <<'LINE'\n"+`{"type":"result"`, 1)}, func(c *config.Config) { c.Limits.Tokens = 110 }, ErrBudget, "limits.tokens", 1, 1},

@@ -2,6 +2,8 @@ package loop
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -20,6 +22,9 @@ func (r *run) makePlanOfWork(ctx context.Context) (string, error) {
 	res, err := r.session(ctx, brief{
 		phase: events.PhasePlan, prompt: text, dir: r.state.Workspace.Dir, readOnly: true, wall: time.Duration(r.req.Config.Limits.Plan),
 	})
+	if errors.Is(err, ErrNothing) { // which is about changes, and none were asked for
+		err = fmt.Errorf("%w: the session that plans gave no answer", ErrFailed)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -45,7 +45,7 @@ func (r *run) review(ctx context.Context) (string, error) {
 		res, err := r.session(ctx, brief{
 			phase: events.PhaseReview, prompt: text, dir: dir, readOnly: true, wall: time.Duration(r.req.Config.Limits.Review),
 		})
-		if err != nil {
+		if err != nil && !errors.Is(err, ErrNothing) { // no answer is none that can be read
 			return "", err
 		}
 		if verdict, err = parseReview(res.Summary.Answer); err == nil {

@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +95,7 @@ func (r *run) session(ctx context.Context, b brief) (agent.Result, error) {
 		r.blockedHosts = len(list)
 	}
 	r.closeSession(b, res, verdict, transcript.Name())
-	if err := cmp.Or(err, limit); err != nil {
+	if err := errors.Join(limit, err); err != nil {
 		return res, err
 	}
 	if res.Code == exitNotFound {
