@@ -42,6 +42,33 @@ func hostAttempts() []attempt {
 		{name: "front-http2-host", what: "a Host header beside another :authority in HTTP/2", try: func(ctx context.Context, a *attacker) (string, error) {
 			return a.http2(ctx, hpack.HeaderField{Name: ":authority", Value: "api.github.com"}, hpack.HeaderField{Name: "host", Value: "evil.test"})
 		}, host: "api.github.com:443", reason: "authority host mismatch"},
+		{name: "connect-http2", what: "CONNECT over HTTP/2 inside CONNECT, and the form of it that opens a web socket", try: func(ctx context.Context, a *attacker) (string, error) {
+			return all(
+				func() (string, error) {
+					return a.http2Fields(ctx, []hpack.HeaderField{{Name: ":method", Value: "CONNECT"}, {Name: ":protocol", Value: "websocket"}, {Name: ":scheme", Value: "https"}, {Name: ":path", Value: "/"}, {Name: ":authority", Value: "evil.test"}})
+				},
+				func() (string, error) {
+					return a.http2Fields(ctx, []hpack.HeaderField{{Name: ":method", Value: "CONNECT"}, {Name: ":authority", Value: "evil.test:443"}})
+				},
+			)
+		}, host: "api.github.com:443", reason: "CONNECT inside CONNECT"},
+		{name: "http2-pseudo-header", what: "a second :authority or :path over HTTP/2, one behind the header, one that is not known", try: func(ctx context.Context, a *attacker) (string, error) {
+			ours := hpack.HeaderField{Name: ":authority", Value: "api.github.com"}
+			return all(
+				func() (string, error) {
+					return a.http2(ctx, ours, hpack.HeaderField{Name: ":authority", Value: "evil.test"})
+				},
+				func() (string, error) {
+					return a.http2(ctx, ours, hpack.HeaderField{Name: ":path", Value: "/smuggled"})
+				},
+				func() (string, error) {
+					return a.http2(ctx, ours, hpack.HeaderField{Name: "x-a", Value: "b"}, hpack.HeaderField{Name: ":path", Value: "/smuggled"})
+				},
+				func() (string, error) {
+					return a.http2(ctx, ours, hpack.HeaderField{Name: ":host", Value: "evil.test"})
+				},
+			)
+		}},
 		{name: "other-scheme", what: "a request for http inside TLS", try: head("GET http://api.github.com/ HTTP/1.1\r\nHost: api.github.com"), host: "api.github.com:443", reason: "Scheme of the request does not match"},
 		{name: "upgrade-http2", what: "an upgrade to HTTP/2 in clear text, behind which requests would go by unseen: only the first request passes", try: func(ctx context.Context, a *attacker) (string, error) {
 			answer, err := a.exchange(ctx, "GET http://open.test/ HTTP/1.1\r\nHost: open.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -114,6 +141,11 @@ func (a *attacker) splitHello(ctx context.Context, target, name string) (string,
 
 // http2 sends one request over HTTP/2 inside TLS and wants a refusal.
 func (a *attacker) http2(ctx context.Context, fields ...hpack.HeaderField) (string, error) {
+	return a.http2Fields(ctx, append([]hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":path", Value: "/"}}, fields...))
+}
+
+// http2Fields is http2 without a field of its own.
+func (a *attacker) http2Fields(ctx context.Context, fields []hpack.HeaderField) (string, error) {
 	c, err := a.secure(ctx, "api.github.com:443", "api.github.com", "h2")
 	if err != nil {
 		return err.Error(), nil
@@ -124,7 +156,7 @@ func (a *attacker) http2(ctx context.Context, fields ...hpack.HeaderField) (stri
 	}
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
-	for _, f := range append([]hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":path", Value: "/"}}, fields...) {
+	for _, f := range fields {
 		enc.WriteField(f)
 	}
 	io.WriteString(c, http2.ClientPreface)
