@@ -114,7 +114,9 @@ func TestMistakesAreNamed(t *testing.T) {
 }
 
 // A file in a repository can narrow what a run may do, never widen it, and never decides what runs on the host.
-func TestRepositoryFileOnlyNarrows(t *testing.T) {
+func TestRepositoryFileOnlyNarrows(t *testing.T) { t.Run("R076", repositoryFileOnlyNarrows) }
+
+func repositoryFileOnlyNarrows(t *testing.T) {
 	user, err := config.Load(layer(t, "network: {deny: [bad.test]}\ngate: {maxFiles: 10}\n"))
 	if err != nil {
 		t.Fatal(err)

@@ -78,7 +78,7 @@ func newBench(t *testing.T, script string) *bench {
 		},
 	}
 	b.opts.Prune = func(ctx context.Context, _ pair.EngineRef, found []pair.Leftover) error {
-		return pair.Prune(ctx, sbx.New("sbx", b.opts.Locate.Client...), b.opts.Store, found)
+		return pair.Prune(ctx, sbx.New("sbx", b.opts.Locate.Client...), b.opts.Store, found, nil)
 	}
 	b.opts.Lost = func(run pair.RunID) string { return "what " + string(run) + " did" }
 	return b

@@ -62,7 +62,7 @@ func (r *run) giveAgain(ctx context.Context) bool {
 	}
 	r.givenAgain = true
 	note := "a credential that was good is refused; both were given to the pair once more"
-	err := provision.Rebind(ctx, r.engine, r.pair, r.plan, provision.Credentials{Agent: r.agentToken, GitHub: r.githubToken})
+	err := r.grants().Rebind(ctx, r.engine, r.pair, r.plan, provision.Credentials{Agent: r.agentToken, GitHub: r.githubToken})
 	if err != nil {
 		note = "a credential that was good is refused, and could not be given again: " + err.Error()
 	}

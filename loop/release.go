@@ -70,10 +70,10 @@ func (r *run) keep(err error) bool {
 func (r *run) release(ctx context.Context) error {
 	r.log.Emit(events.PhaseStarted{Phase: events.PhaseRelease})
 	start := time.Now()
-	released, releaseErr := r.pair.Release(ctx, r.result.Outcome, time.Duration(r.req.Config.Limits.Release))
 	if !r.result.Resumable && r.result.Files == "" {
-		releaseErr = errors.Join(releaseErr, RemoveWorkspace(r.result.Dir))
+		r.pair.Last = func() error { return RemoveWorkspace(r.result.Dir) }
 	}
+	released, releaseErr := r.pair.Release(ctx, r.result.Outcome, time.Duration(r.req.Config.Limits.Release))
 	done := events.Released{Removed: released.Removed}
 	if releaseErr != nil {
 		done.Left = r.id.Names()

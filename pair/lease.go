@@ -183,24 +183,36 @@ func (s *Store) beat(run RunID) func() {
 	return sync.OnceFunc(func() { close(quit); <-done })
 }
 
+// maxLease is more bytes than any lease has.
+const maxLease = 1 << 20
+
 // Load reads the run's lease; the error matches [ErrNoLease] if there is none.
 func (s *Store) Load(run RunID) (Lease, error) {
-	text, err := os.ReadFile(filepath.Join(s.Dir(run), "lease.json"))
+	path := filepath.Join(s.Dir(run), "lease.json")
+	unreadable := func(why string) (Lease, error) {
+		return Lease{}, fmt.Errorf("%w: %s: %s: %s", ErrUnreadable, run, path, why)
+	}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return Lease{}, fmt.Errorf("%w: %s", ErrNoLease, run)
+	case err != nil:
+		return unreadable(err.Error())
+	case !info.Mode().IsRegular(): // a pipe would be waited for without end
+		return unreadable("it is no plain file")
+	case info.Size() > maxLease:
+		return unreadable(fmt.Sprintf("it has %d bytes", info.Size()))
+	}
+	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return Lease{}, fmt.Errorf("%w: %s", ErrNoLease, run)
 	}
 	if err != nil {
-		return Lease{}, fmt.Errorf("read lease: %w", err)
-	}
-	var l Lease
-	unreadable := func(why string) (Lease, error) {
-		return Lease{}, fmt.Errorf("%w: %s: %s: %s", ErrUnreadable, run, filepath.Join(s.Dir(run), "lease.json"), why)
-	}
-	if err := json.Unmarshal(text, &l); err != nil {
 		return unreadable(err.Error())
 	}
-	if info, err := os.Stat(filepath.Join(s.Dir(run), "lease.json")); err == nil {
-		l.Beat = info.ModTime()
+	l := Lease{Beat: info.ModTime()}
+	if err := json.Unmarshal(text, &l); err != nil {
+		return unreadable(err.Error())
 	}
 	if l.Run != run {
 		return unreadable(fmt.Sprintf("it is of run %.20q", l.Run))

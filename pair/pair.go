@@ -66,6 +66,9 @@ type Pair struct {
 	Booted bool
 	// Undo holds what must be undone at release, beside the sandboxes themselves.
 	Undo Stack
+	// Last removes what is outside of the engine, such as the folder that a sandbox mounted: when all else is gone, and before the
+	// lease is closed, so that whoever is killed in between is taken up again. Nil is fine.
+	Last func() error
 
 	engine Engine
 	store  *Store
@@ -199,7 +202,20 @@ func (p *Pair) Release(ctx context.Context, outcome string, limit time.Duration)
 	return Released{p.Run.Names()}, p.close(outcome)
 }
 
+func (p *Pair) last() error {
+	if p.Last == nil {
+		return nil
+	}
+	if err := p.Last(); err != nil {
+		return fmt.Errorf("%w: %w", ErrLeft, err)
+	}
+	return nil
+}
+
 func (p *Pair) close(outcome string) error {
+	if err := p.last(); err != nil {
+		return err
+	}
 	l, err := p.store.Load(p.Run)
 	if err != nil {
 		return err

@@ -183,7 +183,9 @@ func TestReleaseGoesOnAfterAKilledCall(t *testing.T) {
 	}
 }
 
-func TestReleaseIsBoundedAndSaysWhatMayBeLeft(t *testing.T) {
+func TestReleaseIsBoundedAndSaysWhatMayBeLeft(t *testing.T) { t.Run("R082", releaseIsBounded) }
+
+func releaseIsBounded(t *testing.T) {
 	store := pair.NewStore(t.TempDir())
 	run := pair.NewRunID(time.Now())
 	p, err := pair.Acquire(&engine{hang: true}, store, lease(run, pair.Self()))
@@ -227,7 +229,7 @@ func TestFieldReports(t *testing.T) {
 		if err := os.WriteFile(credential, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := pair.Prune(t.Context(), e, store, found); err != nil {
+		if err := pair.Prune(t.Context(), e, store, found, nil); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(credential); !errors.Is(err, os.ErrNotExist) {
@@ -396,13 +398,13 @@ func TestLeftoversOfEveryKind(t *testing.T) {
 	if err != nil || len(orphans) != 1 || orphans[0].Run != orphan || !orphans[0].RecordOnly || !strings.Contains(orphans[0].Reason, "/opt/sbx") {
 		t.Fatalf("with the engine gone: %+v, %v", orphans, err)
 	}
-	if err := pair.Prune(t.Context(), gone, store, orphans); err != nil {
+	if err := pair.Prune(t.Context(), gone, store, orphans, nil); err != nil {
 		t.Fatal(err)
 	}
 	if l, _ := store.Load(orphan); l.State != pair.Closed || l.Outcome != "orphaned, engine gone" {
 		t.Errorf("the orphan's lease: %+v", l)
 	}
-	if err := pair.Prune(t.Context(), e, store, found); err != nil {
+	if err := pair.Prune(t.Context(), e, store, found, nil); err != nil {
 		t.Fatal(err)
 	}
 	if len(e.boxes) != 1 || len(e.secrets) != 2 || len(e.rules) != 2 {
@@ -421,12 +423,18 @@ func TestLeaseThatCannotBeRead(t *testing.T) {
 	if err := store.Create(l); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"", "{", "{}", `{"run":"` + string(l.Run) + `","state":"paused"}`} {
+	for _, text := range []string{"{", "{}", strings.Repeat(" ", 2<<20), `{"run":"` + string(l.Run) + `","state":"paused"}`, ""} {
 		if err := os.WriteFile(filepath.Join(store.Dir(l.Run), "lease.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := store.Load(l.Run); err == nil || errors.Is(err, pair.ErrNoLease) {
 			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+		if text == "" { // nobody writes into it: it is not waited for
+			path := filepath.Join(store.Dir(l.Run), "lease.json")
+			if err := errors.Join(os.Remove(path), os.Symlink("/dev/zero", path)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		unrecorded := pair.NewRunID(time.Now())
 		e := &engine{boxes: append(l.Run.Names(), unrecorded.Name(pair.RoleGitHub))}
@@ -471,10 +479,10 @@ func TestTakingDownLooksAgain(t *testing.T) {
 		}
 		defer p.Release(t.Context(), "", time.Minute)
 		e.boxes = l.Run.Names()
-		if err := pair.Prune(t.Context(), e, store, found); err != nil {
+		if err := pair.Prune(t.Context(), e, store, found, nil); err != nil {
 			t.Error(err)
 		}
-		if err := pair.TakeDown(t.Context(), e, store, l, time.Minute, false); !errors.Is(err, pair.ErrOwned) {
+		if err := pair.TakeDown(t.Context(), e, store, l, time.Minute, false, nil); !errors.Is(err, pair.ErrOwned) {
 			t.Errorf("down: %v", err)
 		}
 		if now, err := store.Load(l.Run); err != nil || now.State != pair.Open || len(e.boxes) != 2 {
@@ -504,9 +512,9 @@ func TestTakingDownLooksAgain(t *testing.T) {
 		}
 		err = pair.Several([]bool{true, false, true, false}, func(down bool) error {
 			if down {
-				return pair.TakeDown(t.Context(), e, store, l, time.Minute, false)
+				return pair.TakeDown(t.Context(), e, store, l, time.Minute, false, nil)
 			}
-			return pair.Prune(t.Context(), e, store, found)
+			return pair.Prune(t.Context(), e, store, found, nil)
 		})
 		if now, _ := store.Load(l.Run); err != nil || now.State != pair.Closed || len(e.boxes) != 0 {
 			t.Errorf("%v; left %q, the lease is %s", err, e.boxes, now.State)
@@ -563,6 +571,52 @@ func TestRetake(t *testing.T) {
 			}
 			if _, err := p.Release(t.Context(), "delivered", 5*time.Second); err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// What is outside of the engine goes before the lease is closed: whoever is killed in between is taken up again.
+func TestLastGoesBeforeTheLeaseIsClosed(t *testing.T) {
+	for name, end := range map[string]func(e *engine, store *pair.Store, l pair.Lease, last func() error) error{
+		"release": func(e *engine, store *pair.Store, l pair.Lease, last func() error) error {
+			p := pair.Attach(e, store, l)
+			p.Last = last
+			_, err := p.Release(t.Context(), "done", time.Minute)
+			return err
+		},
+		"down": func(e *engine, store *pair.Store, l pair.Lease, last func() error) error {
+			return pair.TakeDown(t.Context(), e, store, l, time.Minute, false, last)
+		},
+		"prune": func(e *engine, store *pair.Store, l pair.Lease, last func() error) error {
+			found, err := pair.FindLeftovers(t.Context(), e, store, l.Engine)
+			if err != nil || len(found) != 1 {
+				t.Fatalf("%+v, %v", found, err)
+			}
+			return pair.Prune(t.Context(), e, store, found, func(pair.RunID) error { return last() })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := pair.NewStore(t.TempDir())
+			l := lease(pair.NewRunID(time.Now()), dead())
+			l.State, l.Sandboxes = pair.Open, l.Run.Names()
+			if err := store.Create(l); err != nil {
+				t.Fatal(err)
+			}
+			e := &engine{boxes: l.Run.Names()}
+			fails := errors.New("the folder stays")
+			if err := end(e, store, l, func() error { return fails }); !errors.Is(err, pair.ErrLeft) || !errors.Is(err, fails) {
+				t.Errorf("with a folder that stays: %v", err)
+			}
+			if now, err := store.Load(l.Run); err != nil || now.State != pair.Open || len(e.boxes) != 0 {
+				t.Errorf("lease %+v, %v; sandboxes %v", now, err, e.boxes)
+			}
+			called := 0
+			if err := end(e, store, l, func() error { called++; return nil }); err != nil || called != 1 {
+				t.Errorf("once more: %v, called %d times", err, called)
+			}
+			if now, err := store.Load(l.Run); err != nil || now.State != pair.Closed {
+				t.Errorf("lease %+v, %v", now, err)
 			}
 		})
 	}

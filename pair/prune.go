@@ -110,11 +110,11 @@ const (
 )
 
 // Prune removes the given leftovers and closes their leases, several at the same time. It goes on after a failure; the
-// error matches [ErrLeft].
-func Prune(ctx context.Context, engine Engine, store *Store, leftovers []Leftover) error {
+// error matches [ErrLeft]. last is each pair's [Pair.Last]; nil is fine.
+func Prune(ctx context.Context, engine Engine, store *Store, leftovers []Leftover, last func(RunID) error) error {
 	engine = Together(engine)
 	err := Several(leftovers, func(left Leftover) error {
-		if err := prune(ctx, engine, store, left); err != nil {
+		if err := prune(ctx, engine, store, left, last); err != nil {
 			return fmt.Errorf("run %s: %w", left.Run, err)
 		}
 		return nil
@@ -127,7 +127,7 @@ func Prune(ctx context.Context, engine Engine, store *Store, leftovers []Leftove
 
 // prune removes one leftover if it still is one: between the plan and the yes to it somebody may have claimed it from the
 // pool, gone on with the run, or taken it down.
-func prune(ctx context.Context, engine Engine, store *Store, left Leftover) error {
+func prune(ctx context.Context, engine Engine, store *Store, left Leftover, last func(RunID) error) error {
 	switch {
 	case left.lease == nil:
 		if _, err := store.Load(left.Run); !errors.Is(err, ErrNoLease) {
@@ -152,6 +152,9 @@ func prune(ctx context.Context, engine Engine, store *Store, left Leftover) erro
 		}
 	}
 	p := attach(engine, store, left.Run)
+	if last != nil {
+		p.Last = func() error { return last(left.Run) }
+	}
 	if left.RecordOnly {
 		return p.Abandon(outcomeOf(*left.lease, "orphaned, engine gone"))
 	}
@@ -159,7 +162,7 @@ func prune(ctx context.Context, engine Engine, store *Store, left Leftover) erro
 		return err
 	}
 	if left.lease == nil {
-		return nil
+		return p.last()
 	}
 	return p.close(outcomeOf(*left.lease, "orphaned"))
 }

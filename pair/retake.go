@@ -50,8 +50,8 @@ func (s *Store) seize(ctx context.Context, run RunID, wait time.Duration) (Lease
 // TakeDown removes the pair of a run that was left in place, or whose owner is dead, as [Pair.Release] does. seen is its
 // lease as the caller found it: the error matches [ErrOwned] if the run belongs to somebody else by now, and nothing is
 // done if another process took it down meanwhile. abandon says that its engine is not there any more: then only its record
-// is closed.
-func TakeDown(ctx context.Context, engine Engine, store *Store, seen Lease, limit time.Duration, abandon bool) error {
+// is closed. last is the pair's [Pair.Last].
+func TakeDown(ctx context.Context, engine Engine, store *Store, seen Lease, limit time.Duration, abandon bool, last func() error) error {
 	l, letGo, err := store.seize(ctx, seen.Run, limit)
 	if err != nil {
 		return err
@@ -64,6 +64,7 @@ func TakeDown(ctx context.Context, engine Engine, store *Store, seen Lease, limi
 		return fmt.Errorf("%w: process %d took over %s", ErrOwned, l.Owner.PID, l.Run)
 	}
 	p := attach(engine, store, l.Run)
+	p.Last = last
 	if _, err = p.Release(ctx, l.Outcome, limit); abandon && errors.Is(err, sbx.ErrNotInstalled) {
 		err = p.Abandon(l.Outcome)
 	}

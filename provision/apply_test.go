@@ -251,7 +251,9 @@ func TestGlobalSecrets(t *testing.T) {
 
 // TestFaultAtEveryCall makes and releases a pair while one call of the engine goes wrong, for each call and each way.
 // Whatever happens: once the release went through, or prune after it, nothing of the run is left, and what is not ours is.
-func TestFaultAtEveryCall(t *testing.T) {
+func TestFaultAtEveryCall(t *testing.T) { t.Run("R064", faultAtEveryCall) }
+
+func faultAtEveryCall(t *testing.T) {
 	const version = "0.47"
 	clean := newBench(t, version, nil)
 	if _, err := clean.engine.Unverified().Create(t.Context(), sbx.CreateSpec{Name: "somebody-elses"}); err != nil {
@@ -304,7 +306,7 @@ func TestFaultAtEveryCall(t *testing.T) {
 					if err != nil {
 						t.Fatalf("call %d: %v", n, err)
 					}
-					if err := pair.Prune(t.Context(), b.engine, b.store, found); err != nil {
+					if err := pair.Prune(t.Context(), b.engine, b.store, found, nil); err != nil {
 						t.Errorf("call %d: Prune: %v", n, err)
 					}
 				}

@@ -189,6 +189,7 @@ func (p Pool) Fill(ctx context.Context) ([]pair.RunID, error) {
 			made = append(made, one.Run)
 			continue
 		}
+		one.Last = p.unmount(one.Run)
 		_, releaseErr := one.Release(ctx, "not booted", bootLimit)
 		errs = append(errs, fmt.Errorf("boot a pair for the pool: %w", errors.Join(failed[i], releaseErr)))
 	}
@@ -261,10 +262,15 @@ func (p Pool) remove(ctx context.Context, engine pair.Engine, l pair.Lease) (boo
 	if err != nil || taken.Run == "" {
 		return false, err
 	}
-	if _, err := pair.Attach(engine, p.Store, taken).Release(ctx, "drained", bootLimit); err != nil {
-		return false, err
-	}
-	return true, os.RemoveAll(filepath.Dir(Mount(p.Store, l.Run)))
+	gone := pair.Attach(engine, p.Store, taken)
+	gone.Last = p.unmount(l.Run)
+	_, err = gone.Release(ctx, "drained", bootLimit)
+	return err == nil, err
+}
+
+// unmount removes the folder that a pair's agent sandbox mounted.
+func (p Pool) unmount(run pair.RunID) func() error {
+	return func() error { return os.RemoveAll(filepath.Dir(Mount(p.Store, run))) }
 }
 
 // Yield removes the pair that has waited longest, for the memory that it holds, and reports whether there was one.

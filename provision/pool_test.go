@@ -356,7 +356,7 @@ func TestPoolStaysFresh(t *testing.T) {
 	if err != nil || len(removed) != 2 {
 		t.Errorf("drained %v, %v; want %s and %s", removed, err, expired, other)
 	}
-	if err := pair.Prune(t.Context(), b.engine, b.store, found); err != nil { // it is gone by now
+	if err := pair.Prune(t.Context(), b.engine, b.store, found, nil); err != nil { // it is gone by now
 		t.Error(err)
 	}
 	if boxes, _ := b.holds(fresh); boxes != 2 {

@@ -29,19 +29,33 @@ type RotateEngine interface {
 	SecretRemove(ctx context.Context, s sbx.Secret) error
 }
 
-// Rebind gives both credentials to a pair in place once more, where an engine has lost them (docker/sbx-releases#268).
-func Rebind(ctx context.Context, engine SecretEngine, p *pair.Pair, plan Plan, creds Credentials) error {
-	var steps []func(context.Context) error
-	for _, s := range plan.Specs() {
-		steps = append(steps, func(ctx context.Context) error { return bind(ctx, engine, p, s, creds.of(s.Role)) })
-	}
-	return both(ctx, steps...)
+// Rebind gives both credentials to a pair in place once more, where an engine has lost them (docker/sbx-releases#268). What
+// somebody replaced or removed since the pair was made stays as they want it.
+func (g Changes) Rebind(ctx context.Context, engine SecretEngine, p *pair.Pair, plan Plan, creds Credentials) error {
+	return g.inTurn(ctx, func() error {
+		list, err := g.Events()
+		if err != nil {
+			return err
+		}
+		var steps []func(context.Context) error
+		for _, s := range plan.Specs() {
+			if !slices.ContainsFunc(list, func(e events.Payload) bool { r, is := e.(events.Rotated); return is && r.Role == string(s.Role) }) {
+				steps = append(steps, func(ctx context.Context) error { return bind(ctx, engine, p, s, creds.of(s.Role)) })
+			}
+		}
+		return both(ctx, steps...)
+	})
 }
 
 // Rotate replaces a role's credential in a pair in place and proves from inside that the new one is in use. The record of
 // changes gets the outcome. The error matches [ErrStale] if the host refuses what the sandbox sends now: that an engine
 // says it has taken a value does not mean that a running sandbox uses it (docker/sbx-releases#477).
-func (g Changes) Rotate(ctx context.Context, engine RotateEngine, p *pair.Pair, plan Plan, role pair.Role, value secrets.Value) (events.Rotated, error) {
+func (g Changes) Rotate(ctx context.Context, engine RotateEngine, p *pair.Pair, plan Plan, role pair.Role, value secrets.Value) (done events.Rotated, err error) {
+	err = g.inTurn(ctx, func() error { done, err = g.rotate(ctx, engine, p, plan, role, value); return err })
+	return done, err
+}
+
+func (g Changes) rotate(ctx context.Context, engine RotateEngine, p *pair.Pair, plan Plan, role pair.Role, value secrets.Value) (events.Rotated, error) {
 	s, box := plan.side(p, role)
 	if err := bind(ctx, engine, p, s, value); err != nil {
 		return events.Rotated{}, fmt.Errorf("rotate the %s sandbox's credential: %w", role, err)
@@ -58,7 +72,12 @@ func (g Changes) Rotate(ctx context.Context, engine RotateEngine, p *pair.Pair, 
 // Withdraw takes a role's credential out of a pair in place and proves from inside that its host refuses the sandbox now.
 // A global secret that would show again is kept out by a worthless one. The error matches [ErrNotProven] if the host
 // still takes what the sandbox sends.
-func (g Changes) Withdraw(ctx context.Context, engine RotateEngine, p *pair.Pair, plan Plan, role pair.Role) (events.Rotated, error) {
+func (g Changes) Withdraw(ctx context.Context, engine RotateEngine, p *pair.Pair, plan Plan, role pair.Role) (done events.Rotated, err error) {
+	err = g.inTurn(ctx, func() error { done, err = g.withdraw(ctx, engine, p, plan, role); return err })
+	return done, err
+}
+
+func (g Changes) withdraw(ctx context.Context, engine RotateEngine, p *pair.Pair, plan Plan, role pair.Role) (events.Rotated, error) {
 	s, box := plan.side(p, role)
 	if err := withdraw(ctx, engine, p, s); err != nil {
 		return events.Rotated{}, fmt.Errorf("withdraw the %s sandbox's credential: %w", role, err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sbxpair/sbxpair/events"
@@ -31,6 +32,15 @@ func TestCredentialsOfAPairInPlace(t *testing.T) {
 			if err != nil || done.Got != "accepted" {
 				t.Errorf("rotated: %+v, %v", done, err)
 			}
+			errs := make([]error, 3)
+			var wg sync.WaitGroup
+			for i := range errs { // as several processes would: one after the other
+				wg.Go(func() { _, errs[i] = changes.Rotate(t.Context(), v.engine, v.pair, v.plan, pair.RoleAgent, fresh) })
+			}
+			wg.Wait()
+			if err := errors.Join(errs...); err != nil {
+				t.Errorf("rotated three times at once: %v", err)
+			}
 			t.Run("R053", func(t *testing.T) { // stored, reported as done, and the running sandbox goes on with the old one
 				say(said{status: 401, body: `{"message":"Bad credentials"}`})
 				_, err := changes.Rotate(t.Context(), v.engine, v.pair, v.plan, pair.RoleAgent, fresh)
@@ -46,6 +56,9 @@ func TestCredentialsOfAPairInPlace(t *testing.T) {
 			if done, err := changes.Withdraw(t.Context(), v.engine, v.pair, v.plan, pair.RoleAgent); err != nil || !done.Removed {
 				t.Errorf("removed: %+v, %v", done, err)
 			}
+			if err := changes.Rebind(t.Context(), v.engine, v.pair, v.plan, creds); err != nil { // what was taken out stays out
+				t.Error(err)
+			}
 			list, err := v.engine.SecretList(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -59,11 +72,11 @@ func TestCredentialsOfAPairInPlace(t *testing.T) {
 				t.Error("the file with the value is still there")
 			}
 			recorded, err := changes.Events()
-			if err != nil || len(recorded) != 4 {
+			if err != nil || len(recorded) != 7 {
 				t.Fatalf("on record: %v, %v", recorded, err)
 			}
-			if last, ok := recorded[3].(events.Rotated); !ok || !last.Removed {
-				t.Errorf("the last change on record: %+v", recorded[3])
+			if last, ok := recorded[6].(events.Rotated); !ok || !last.Removed {
+				t.Errorf("the last change on record: %+v", recorded[6])
 			}
 			v.calls() // fails if a value is on a command line
 			calls, err := fake.Calls(v.state)
@@ -76,7 +89,7 @@ func TestCredentialsOfAPairInPlace(t *testing.T) {
 					given++
 				}
 			}
-			if want := map[provision.Strategy]int{provision.Service: 2, provision.PlainEnv: 2}[strategy]; given != want {
+			if want := map[provision.Strategy]int{provision.Service: 5, provision.PlainEnv: 5}[strategy]; given != want {
 				t.Errorf("the new value went in by standard input %d times, want %d", given, want)
 			}
 		})

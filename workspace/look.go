@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
+	"time"
 )
 
 // Checkout is a checkout that was looked at and can be copied. It is good for this process, for a short while.
@@ -22,6 +24,33 @@ func (co Checkout) OnBranch(branch string) (Checkout, error) {
 	return co, nil
 }
 
+// gitHome names the folders that git has for its home while a checkout is looked at.
+const gitHome = "sbxpair-git-*"
+
+// homeAge is how old such a folder is that its process was killed: it is there for seconds.
+const homeAge = time.Hour
+
+// sweepHomes removes those in dir that killed processes left. The place may be everybody's: nothing is followed, and what holds more
+// than git's configuration stays.
+func sweepHomes(dir string) {
+	homes, _ := filepath.Glob(filepath.Join(dir, gitHome)) // the pattern is well formed
+	for _, home := range homes {
+		info, err := os.Lstat(home)
+		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < homeAge {
+			continue
+		}
+		root, err := os.OpenRoot(home)
+		if err != nil {
+			continue
+		}
+		if opened, err := root.Stat("."); err == nil && os.SameFile(info, opened) {
+			root.Remove(".gitconfig")
+		}
+		root.Close()
+		os.Remove(home)
+	}
+}
+
 // Inspect looks at a checkout without copying anything, and refuses what cannot be copied (but for LFS files, which show only
 // in a copy). [Checkout.Prepare] makes the workspace.
 func Inspect(ctx context.Context, s Source) (co Checkout, err error) {
@@ -29,7 +58,8 @@ func Inspect(ctx context.Context, s Source) (co Checkout, err error) {
 	if err != nil {
 		return Checkout{}, err
 	}
-	home, err := os.MkdirTemp("", "sbxpair-git-*")
+	sweepHomes(os.TempDir())
+	home, err := os.MkdirTemp("", gitHome)
 	if err != nil {
 		return Checkout{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sbxpair/sbxpair/workspace"
 )
@@ -455,5 +456,41 @@ func TestMovedMeanwhile(t *testing.T) {
 		if entries, err := os.ReadDir(dest); err == nil && len(entries) > 0 {
 			t.Errorf("%s: something is left in %s", mode, dest)
 		}
+	}
+}
+
+// What a killed process left where temporary files are goes with the next look, and nothing else does.
+func TestInspectSweepsHomes(t *testing.T) {
+	tmp, elsewhere, repo := t.TempDir(), t.TempDir(), newRepo(t)
+	t.Setenv("TMPDIR", tmp)
+	long := time.Now().Add(-24 * time.Hour)
+	plant := func(name string, age time.Time, files ...string) {
+		dir := filepath.Join(tmp, name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if err := os.WriteFile(filepath.Join(dir, file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chtimes(dir, age, age); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plant("sbxpair-git-1", long, ".gitconfig")
+	plant("sbxpair-git-2", time.Now(), ".gitconfig") // of a process that is at it
+	plant("sbxpair-git-3", long, ".gitconfig", "mine")
+	plant("other", long, ".gitconfig")
+	if err := errors.Join(os.WriteFile(filepath.Join(elsewhere, ".gitconfig"), nil, 0o600), os.Chtimes(elsewhere, long, long),
+		os.Symlink(elsewhere, filepath.Join(tmp, "sbxpair-git-4"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := workspace.Inspect(t.Context(), workspace.Source{Dir: repo, Branch: "sbxpair/run-1"}); err != nil {
+		t.Fatal(err)
+	}
+	got := sh(t, tmp, "find . -mindepth 1 | sort; ls -A '"+elsewhere+"'")
+	if want := "./other\n./other/.gitconfig\n./sbxpair-git-2\n./sbxpair-git-2/.gitconfig\n./sbxpair-git-3\n./sbxpair-git-3/mine\n./sbxpair-git-4\n.gitconfig"; got != want {
+		t.Errorf("left:\n%s\nwant\n%s", got, want)
 	}
 }

@@ -107,12 +107,9 @@ func runDown(ctx context.Context, a *app, args []string, o downOptions) error {
 
 // takeDown removes one pair and its workspace.
 func (a *app) takeDown(ctx context.Context, engine pair.Engine, l pair.Lease, force bool) error {
-	err := pair.TakeDown(ctx, engine, a.store(), l, releaseLimit, force)
+	err := pair.TakeDown(ctx, engine, a.store(), l, releaseLimit, force, func() error { return loop.RemoveWorkspace(a.store().Dir(l.Run)) })
 	if errors.Is(err, sbx.ErrNotInstalled) {
 		return fmt.Errorf("run %s: its engine is not there any more (sbxpair down --force %s closes the record): %w", l.Run, l.Run, err)
 	}
-	if err != nil {
-		return err
-	}
-	return loop.RemoveWorkspace(a.store().Dir(l.Run))
+	return err
 }

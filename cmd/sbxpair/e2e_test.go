@@ -474,7 +474,9 @@ func shell(t *testing.T, s *stage.Stage) {
 }
 
 // After SIGKILL the lease is what is left; prune takes the pair down, and only then.
-func TestPruneAfterKill(t *testing.T) {
+func TestPruneAfterKill(t *testing.T) { t.Run("R088", pruneAfterKill) }
+
+func pruneAfterKill(t *testing.T) {
 	s := open(t, stage.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -592,34 +594,35 @@ func TestOnlyTheEndStateIsDelivered(t *testing.T) {
 
 // A pipe that its reader closes, and the two signals at once of timeout(1), do not keep a run from cleaning up.
 func TestRudeCallers(t *testing.T) {
-	for name, script := range map[string]string{
-		"closed pipe": `"$@" 2>&1 | head -n 2`,
-		"timeout":     `timeout 4 "$@"`,
-		"hang-up":     `"$@" & pid=$!; sleep 3; kill -HUP $pid; kill -HUP $pid; wait $pid`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := open(t, stage.Options{})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			inner := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
-			cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", script, "bash"}, inner.Args...)...)
-			cmd.Args[4] = inner.Path
-			cmd.Env = inner.Env
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			out, _ := cmd.CombinedOutput() // the stage looks for what is left
-			t.Logf("%s", out)
-			deadline := time.After(30 * time.Second)
-			for { // head goes before sbxpair does
-				if ls := sbxpair(t, s, "ls"); ls.stdout == "" {
-					return
-				}
-				select {
-				case <-deadline:
-					t.Fatal("the run does not end")
-				case <-time.After(100 * time.Millisecond):
-				}
+	t.Run("closed pipe", rude(`"$@" 2>&1 | head -n 2`))
+	t.Run("R079", rude(`"$@" & pid=$!; sleep 2; kill -TERM $pid; wait $pid`))
+	t.Run("R083", rude(`timeout 4 "$@"`))
+	t.Run("R101", rude(`"$@" & pid=$!; sleep 3; kill -HUP $pid; kill -HUP $pid; wait $pid`))
+}
+
+func rude(script string) func(*testing.T) {
+	return func(t *testing.T) {
+		s := open(t, stage.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		inner := s.Command(ctx, append([]string{"--config", s.Config}, runArgs(s)...)...)
+		cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", script, "bash"}, inner.Args...)...)
+		cmd.Args[4] = inner.Path
+		cmd.Env = inner.Env
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		out, _ := cmd.CombinedOutput() // the stage looks for what is left
+		t.Logf("%s", out)
+		deadline := time.After(30 * time.Second)
+		for { // head goes before sbxpair does
+			if ls := sbxpair(t, s, "ls"); ls.stdout == "" {
+				return
 			}
-		})
+			select {
+			case <-deadline:
+				t.Fatal("the run does not end")
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
 	}
 }
 

@@ -86,7 +86,11 @@ func (a *app) engines(ctx context.Context) ([]pair.EngineRef, error) {
 		}
 		refs = append(refs, ref)
 	}
-	for _, l := range a.leases() {
+	leases, err := a.leases()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range leases {
 		if l.State == pair.Open {
 			add(l.Engine)
 		}

@@ -205,9 +205,23 @@ func TestRecords(t *testing.T) {
 	if err := errors.Join(os.Mkdir(torn, 0o700), os.WriteFile(filepath.Join(torn, "lease.json"), []byte("{"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
+	sbxpair(t, s.Stage, "ls").want(t, exitUsage, torn, "move its folder away")
 	sbxpair(t, s.Stage, "down", filepath.Base(torn)).want(t, exitUsage, "cannot be read", "move its folder away")
 	sbxpair(t, s.Stage, "prune", "--force").want(t, exitUsage, torn, "move its folder away")
 	if err := os.RemoveAll(torn); err != nil {
+		t.Fatal(err)
+	}
+	runs := filepath.Dir(torn)
+	if err := errors.Join(os.Rename(runs, runs+".away"), os.WriteFile(runs, nil, 0o600)); err != nil { // as with somebody else's folder
+		t.Fatal(err)
+	}
+	for _, verb := range [][]string{{"ls"}, {"down", "--all"}, {"prune", "--force"}, {"prune", "--dry-run"}, {"pool", "ls"}, {"exec", "--", "true"}} {
+		got := sbxpair(t, s.Stage, verb...)
+		if got.code == 0 || !strings.Contains(got.stderr, "list runs") || strings.Contains(got.stdout+got.stderr, "nothing to") || strings.Contains(got.stderr, "no pair") {
+			t.Errorf("%v, where no record can be looked for: %d\n%s%s", verb, got.code, got.stdout, got.stderr)
+		}
+	}
+	if err := errors.Join(os.Remove(runs), os.Rename(runs+".away", runs)); err != nil {
 		t.Fatal(err)
 	}
 	s.change(run, func(l *pair.Lease) { l.Closed = time.Now().Add(-31 * 24 * time.Hour) })

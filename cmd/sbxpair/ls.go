@@ -74,7 +74,8 @@ func runList(ctx context.Context, a *app, all bool) error {
 	engines := map[pair.EngineRef][]sbx.Sandbox{}
 	unreachable := map[pair.EngineRef]error{}
 	rows := []listed{}
-	for _, l := range a.leases() {
+	leases, listErr := a.store().List() // what cannot be read may be a pair: an empty list would be a false one
+	for _, l := range leases {
 		if l.State != pair.Open && !all {
 			continue
 		}
@@ -102,11 +103,11 @@ func runList(ctx context.Context, a *app, all bool) error {
 		}
 		rows = append(rows, row)
 	}
-	if len(rows) == 0 && !a.quiet {
+	if len(rows) == 0 && listErr == nil && !a.quiet {
 		fmt.Fprintln(a.stderr, "no pairs")
 	}
 	printErr := a.print(map[string]any{"runs": rows}, func(w io.Writer) { printList(w, rows) })
-	return errors.Join(append(slices.Collect(maps.Values(unreachable)), printErr)...)
+	return errors.Join(append(slices.Collect(maps.Values(unreachable)), listErr, printErr)...)
 }
 
 func printList(w io.Writer, rows []listed) {

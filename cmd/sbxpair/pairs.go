@@ -57,20 +57,26 @@ func runUp(cmd *cobra.Command, a *app, flags *hostFlags, dirty, dryRun bool) err
 	return a.print(result, func(w io.Writer) { fmt.Fprintln(w, result.Run) })
 }
 
-// leases returns the leases that can be read; a warning names the others.
-func (a *app) leases() []pair.Lease {
+// leases returns the leases that can be read; a warning names the others. If none can even be looked for, that is an error: nothing
+// found would be a false answer.
+func (a *app) leases() ([]pair.Lease, error) {
 	list, err := a.store().List()
-	if err != nil {
+	if err != nil && !errors.Is(err, pair.ErrUnreadable) {
+		return nil, err
+	}
+	if err != nil && !a.warned {
+		a.warned = true
 		a.log.Warn("a record of a run cannot be read", "err", err)
 	}
-	return list
+	return list, nil
 }
 
 // openLeases returns the open leases of the runs named, or all but those of the pool.
 func (a *app) openLeases(args []string) ([]pair.Lease, error) {
 	if len(args) == 0 {
-		list := slices.DeleteFunc(a.leases(), func(l pair.Lease) bool { return l.State != pair.Open || l.Pool.Key != "" })
-		return list, nil
+		list, err := a.leases()
+		list = slices.DeleteFunc(list, func(l pair.Lease) bool { return l.State != pair.Open || l.Pool.Key != "" })
+		return list, err
 	}
 	var list []pair.Lease
 	for _, arg := range args {

@@ -147,7 +147,7 @@ func runPoolList(a *app) error {
 	}
 	printErr := a.print(map[string]any{"pairs": rows}, func(w io.Writer) {
 		if len(rows) == 0 {
-			if !a.quiet {
+			if err == nil && !a.quiet {
 				fmt.Fprintln(a.stderr, "no pair waits")
 			}
 			return

@@ -102,7 +102,9 @@ func runPrune(ctx context.Context, a *app, o pruneOptions) error {
 		}
 	}
 	printErr := a.print(result, func(w io.Writer) {
-		result.changes.print(w)
+		if len(steps) > 0 || errors.Join(errs...) == nil { // else nobody knows that there is nothing to do
+			result.changes.print(w)
+		}
 		if !o.dryRun && len(steps) == 0 && errors.Join(errs...) == nil {
 			fmt.Fprintln(w, "nothing to prune")
 		}
@@ -172,17 +174,13 @@ func (a *app) prune(ctx context.Context, part pruning) (removed []pair.RunID, er
 	for _, left := range part.found {
 		a.log.Info("removing", "run", left.Run, "reason", left.Reason)
 	}
-	if err := pair.Prune(ctx, part.engine.Unverified(), a.store(), part.found); err != nil {
+	if err := pair.Prune(ctx, part.engine.Unverified(), a.store(), part.found, func(run pair.RunID) error { return loop.RemoveWorkspace(a.store().Dir(run)) }); err != nil {
 		errs = append(errs, err)
 	}
 	for _, left := range part.found {
 		l, err := a.store().Load(left.Run)
 		if err == nil && l.State == pair.Open {
 			continue // it could not be removed, which is said above
-		}
-		if err := loop.RemoveWorkspace(a.store().Dir(left.Run)); err != nil {
-			errs = append(errs, err)
-			continue
 		}
 		removed = append(removed, left.Run)
 	}
@@ -201,7 +199,11 @@ func (a *app) oldRecords(age time.Duration) ([]pair.Lease, error) {
 		}
 	}
 	var old []pair.Lease
-	for _, l := range a.leases() {
+	leases, err := a.leases()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range leases {
 		if l.State == pair.Closed && time.Since(l.Closed) >= age {
 			old = append(old, l)
 		}

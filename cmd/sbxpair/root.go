@@ -39,6 +39,8 @@ type app struct {
 	json       bool
 	quiet      bool
 	verbose    bool
+
+	warned bool // of records that cannot be read
 }
 
 func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
