@@ -16,13 +16,14 @@ func validSHA(s string) bool { return shaForm.MatchString(s) }
 type bundleHeader struct {
 	prerequisites []string // commits that have to be there already
 	refs          map[string]string
-	pack          int // where the pack starts
+	pack          int   // where the pack starts
+	size          int64 // of the whole bundle
 }
 
 // maxBundleHeader bounds the header; one prerequisite and one ref are a few hundred bytes.
 const maxBundleHeader = 64 << 10
 
-// parseBundle reads a bundle's header. It is strict: whatever it does not know is ErrBadBundle, because the sandbox gets only
+// parseBundle reads a bundle's header, of which b has at least the first maxBundleHeader+4 bytes. It is strict: whatever it does not know is ErrBadBundle, because the sandbox gets only
 // the pack, and what it should mean is decided here.
 func parseBundle(b []byte) (bundleHeader, error) {
 	bad := func(what string) (bundleHeader, error) {

@@ -27,7 +27,7 @@ type Delivery struct {
 	Head       string // the change's last commit, as the host's own import saw it
 	Branch     string // branch to push
 	// Bundle is a git bundle of Base..Head with one ref, for ViaGit.
-	Bundle io.Reader
+	Bundle Bundle
 	// Way is ViaGit if it is empty. ViaAPI takes Files and Tree, the id of the tree they make on top of Base; Head is not needed then.
 	Way   Way
 	Files []TreeFile
@@ -53,6 +53,12 @@ type Delivery struct {
 	Cleaning Cleaning
 	// Progress, if set, is told each step before it starts: "repository", "import", "push", "pull request", "comment".
 	Progress func(step string)
+}
+
+// Bundle is a git bundle that can be read from anywhere, as often as a push is tried: an [os.File] or a [bytes.Reader].
+type Bundle interface {
+	io.ReaderAt
+	io.Seeker
 }
 
 // PushState says what the push did.
@@ -171,11 +177,10 @@ func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, e
 	if err := d.check(); err != nil {
 		return done, err
 	}
-	var bundle []byte
 	var header bundleHeader
 	var err error
 	if d.Way != ViaAPI {
-		if bundle, header, err = d.readBundle(); err != nil {
+		if header, err = d.readBundle(); err != nil {
 			return done, err
 		}
 	}
@@ -219,7 +224,7 @@ func Deliver(ctx context.Context, r Runner, c *Client, d Delivery) (Delivered, e
 		done.Head, done.Push, err = (&apiDelivery{client: c, repo: target, d: d}).run(ctx)
 	} else {
 		g := &gitDelivery{runner: r, client: c, d: d, url: c.endpoint.CloneURL(info.Repo), pushURL: c.endpoint.CloneURL(target), init: empty, execs: &done.Execs}
-		done.Push, err = g.run(ctx, header, bundle)
+		done.Push, err = g.run(ctx, header)
 	}
 	if err != nil {
 		return done, err
@@ -307,31 +312,36 @@ func (d Delivery) check() error {
 	return nil
 }
 
-// readBundle reads the bundle and checks what its header says.
-func (d Delivery) readBundle() ([]byte, bundleHeader, error) {
-	bundle, err := io.ReadAll(io.LimitReader(d.Bundle, maxBundle+1))
+// readBundle reads the bundle's header and checks what it says. The pack stays where it is.
+func (d Delivery) readBundle() (bundleHeader, error) {
+	size, err := d.Bundle.Seek(0, io.SeekEnd)
 	if err != nil {
-		return nil, bundleHeader{}, fmt.Errorf("read the bundle: %w", err)
+		return bundleHeader{}, fmt.Errorf("read the bundle: %w", err)
 	}
-	if len(bundle) > maxBundle {
-		return nil, bundleHeader{}, fmt.Errorf("bundle: %w of %d bytes", ErrTooLarge, maxBundle)
+	if size > maxBundle {
+		return bundleHeader{}, fmt.Errorf("bundle: %w of %d bytes", ErrTooLarge, maxBundle)
 	}
-	h, err := parseBundle(bundle)
+	head, err := io.ReadAll(io.NewSectionReader(d.Bundle, 0, min(size, maxBundleHeader+4)))
 	if err != nil {
-		return nil, h, err
+		return bundleHeader{}, fmt.Errorf("read the bundle: %w", err)
 	}
+	h, err := parseBundle(head)
+	if err != nil {
+		return h, err
+	}
+	h.size = size
 	if len(h.refs) != 1 {
-		return nil, h, fmt.Errorf("%w: %d refs, want one", ErrBadBundle, len(h.refs))
+		return h, fmt.Errorf("%w: %d refs, want one", ErrBadBundle, len(h.refs))
 	}
 	for _, sha := range h.refs {
 		if d.Head != "" && sha != d.Head {
-			return nil, h, fmt.Errorf("%w: its ref is not the commit that was checked", ErrBadBundle)
+			return h, fmt.Errorf("%w: its ref is not the commit that was checked", ErrBadBundle)
 		}
 	}
 	if len(h.prerequisites) > maxPrerequisites {
-		return nil, h, fmt.Errorf("%w: %d prerequisites", ErrBadBundle, len(h.prerequisites))
+		return h, fmt.Errorf("%w: %d prerequisites", ErrBadBundle, len(h.prerequisites))
 	}
-	return bundle, h, nil
+	return h, nil
 }
 
 // Pushed is what stands on GitHub after PushBranch.
@@ -347,7 +357,7 @@ type Pushed struct {
 // request. Of d it takes Run, Repo, Branch, Bundle, Known and Bounds; Head and Base are the bundle's own where they are empty.
 func PushBranch(ctx context.Context, r Runner, c *Client, d Delivery) (Pushed, error) {
 	done := Pushed{Repo: d.Repo, Branch: d.Branch}
-	raw, h, err := d.readBundle()
+	h, err := d.readBundle()
 	if err != nil {
 		return done, err
 	}
@@ -376,7 +386,7 @@ func PushBranch(ctx context.Context, r Runner, c *Client, d Delivery) (Pushed, e
 	done.Repo = info.Repo
 	var execs int
 	url := c.endpoint.CloneURL(info.Repo)
-	if done.Push, err = (&gitDelivery{runner: r, client: c, d: d, url: url, pushURL: url, execs: &execs}).run(ctx, h, raw); err != nil {
+	if done.Push, err = (&gitDelivery{runner: r, client: c, d: d, url: url, pushURL: url, execs: &execs}).run(ctx, h); err != nil {
 		return done, err
 	}
 	done.URL = c.endpoint.WebURL(info.Repo) + "/tree/" + d.Branch
@@ -429,7 +439,7 @@ type gitDelivery struct {
 }
 
 // run imports, judges and pushes. What it leaves in the sandbox on an error it removes.
-func (g *gitDelivery) run(ctx context.Context, h bundleHeader, bundle []byte) (state PushState, err error) {
+func (g *gitDelivery) run(ctx context.Context, h bundleHeader) (state PushState, err error) {
 	defer func() {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
@@ -448,7 +458,7 @@ func (g *gitDelivery) run(ctx context.Context, h bundleHeader, bundle []byte) (s
 	if g.init {
 		want, first = nil, g.d.BaseBranch
 	}
-	out, err := g.repeat(ctx, "import the change", importScript, func() io.Reader { return bytes.NewReader(bundle[h.pack:]) },
+	out, err := g.repeat(ctx, "import the change", importScript, func() io.Reader { return io.NewSectionReader(g.d.Bundle, int64(h.pack), h.size-int64(h.pack)) },
 		sbx.EnvVar{Name: "SBXPAIR_WANT", Value: strings.Join(want, " ")})
 	if err != nil {
 		return "", err

@@ -49,6 +49,8 @@ func TestLimits(t *testing.T) {
 		{"primary, 429", []answer{limit(429, primary, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", reset(time.Minute))}, 61 * time.Second, nil},
 		{"primary, with a reset in the past", []answer{limit(403, primary, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", reset(-time.Hour))}, time.Second, nil},
 		{"primary, longer than is waited", []answer{limit(429, primary, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", reset(time.Hour))}, 0, ErrRateLimited},
+		{"primary, with a reset beyond all time", []answer{limit(429, primary, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "9000000000000000000")}, 0, ErrRateLimited},
+		{"secondary, of a day", []answer{limit(403, secondary, "Retry-After", "86400")}, 0, ErrRateLimited},
 		{"secondary, 403, in seconds", []answer{limit(403, secondary, "Retry-After", "30")}, 30 * time.Second, nil},
 		{"secondary, 429, in seconds", []answer{limit(429, secondary, "Retry-After", "30")}, 30 * time.Second, nil},
 		{"secondary, 429, as a date", []answer{limit(429, secondary, "Retry-After", begin.Add(40*time.Second).Format(http.TimeFormat))}, 40 * time.Second, nil},

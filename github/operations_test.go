@@ -275,6 +275,7 @@ func TestRequests(t *testing.T) {
 		{"body missing", `{"kind":"comment"}`, Refuse, ReasonField},
 		{"body empty once cleaned", `{"kind":"comment","body":"<!-- x -->"}`, Refuse, ReasonField},
 		{"title only a prefix", `{"kind":"issue","title":" ","body":"x"}`, Refuse, ReasonField},
+		{"title that only looks like the prefix", `{"kind":"issue","title":"[agent]\u200b x","body":"x"}`, Allow, ""},
 		{"another issue", `{"kind":"comment","body":"x","number":8}`, Refuse, ReasonTarget},
 		{"label not allowed", `{"kind":"labels","labels":["security"]}`, Refuse, ReasonLabel},
 		{"a secret", `{"kind":"comment","body":"` + canary.Reveal() + `"}`, Refuse, ReasonSecret},

@@ -288,14 +288,15 @@ func checkRequest(v *verdict, b Bounds, c Cleaning, r Request, count map[Request
 	if b.MaxBody > 0 {
 		bodyLimit = min(bodyLimit, b.MaxBody)
 	}
-	prefix := ""
-	if p := b.Requests.TitlePrefix; p != "" && !strings.HasPrefix(r.Title, p) {
-		prefix = p
-	}
+	prefix := b.Requests.TitlePrefix
 	cleanTitle, cleanBody := c, c
-	cleanTitle.MaxRunes, cleanBody.MaxRunes = max(titleLimit-utf8.RuneCountInString(prefix), 1), bodyLimit
+	cleanTitle.MaxRunes, cleanBody.MaxRunes = titleLimit, bodyLimit
 	if r.Title != "" {
-		r.Title = prefix + CleanTitle(r.Title, cleanTitle)
+		// Cleaned first: what looked like the prefix may be another text then.
+		if r.Title = CleanTitle(r.Title, cleanTitle); !strings.HasPrefix(r.Title, prefix) {
+			cleanTitle.MaxRunes = max(titleLimit-utf8.RuneCountInString(prefix), 1)
+			r.Title = prefix + CleanTitle(r.Title, cleanTitle)
+		}
 	}
 	if r.Body != "" {
 		r.Body = CleanBody(r.Body, cleanBody)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"regexp"
@@ -388,7 +389,7 @@ func rateLimit(resp *http.Response, message, docs string, now time.Time) *RateLi
 		e.RetryAfter = retry
 	case !e.Reset.IsZero():
 		// A reset in the past is a clock that differs: a second, not at once.
-		e.RetryAfter = max(e.Reset.Sub(now)+time.Second, time.Second)
+		e.RetryAfter = max(min(e.Reset.Sub(now), math.MaxInt64/2)+time.Second, time.Second)
 	default:
 		e.RetryAfter = secondaryWait
 	}

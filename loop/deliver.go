@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,15 +37,7 @@ func (r *run) deliver(ctx context.Context) (string, error) {
 	if _, err := r.takeProof(ctx); err != nil {
 		return "", err
 	}
-	bundle := r.bundle
-	if r.finishes == "" && r.handover.Head != "" {
-		var out bytes.Buffer
-		if err := r.writeBundle(ctx, &out); err != nil {
-			return "", err
-		}
-		bundle = out.Bytes()
-	}
-	if err := r.hand(ctx, r.handover, bundle); err != nil {
+	if err := r.hand(ctx, r.handover); err != nil {
 		return "", err
 	}
 	if err := r.delivered(r.handover); err != nil {

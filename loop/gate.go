@@ -19,7 +19,7 @@ func (r *run) gate(ctx context.Context) (string, error) {
 	var err error
 	if r.finishes != "" { // the gate has seen it
 		r.result.Finish = r.handover.command()
-		if r.bundle != nil {
+		if r.handover.works() {
 			r.result.Work = filepath.Join(r.req.Store.Dir(r.finishes), workFile)
 		}
 		return "as the run left it", r.approve(ctx, r.handover)

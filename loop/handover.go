@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +57,9 @@ type Handover struct {
 	// Asked holds what came of the requests.
 	Asked []events.Requested `json:"asked,omitempty"`
 }
+
+// works reports whether there is a change that does not stand on GitHub yet, and so the bundle with it.
+func (h *Handover) works() bool { return h.Head != "" && h.Done == nil }
 
 // asks are the gate's questions that nobody has answered.
 func (h *Handover) asks() []string {
@@ -134,7 +136,7 @@ func (r *run) prepareHandover(ctx context.Context, v github.Verdict) (*Handover,
 
 // hand carries out a handover from the run's github sandbox: branch, pull request and comment, then what else the configuration and the
 // agent asked for. Each step finds what an earlier try did. What stands on GitHub is in the result also beside an error.
-func (r *run) hand(ctx context.Context, h *Handover, bundle []byte) error {
+func (r *run) hand(ctx context.Context, h *Handover) error {
 	client, repo, err := r.github()
 	if err != nil {
 		return err
@@ -149,9 +151,14 @@ func (r *run) hand(ctx context.Context, h *Handover, bundle []byte) error {
 		}
 		bounds := r.bounds
 		bounds.Approved = h.Approved
+		bundle, err := os.Open(filepath.Join(r.req.Store.Dir(h.Run), workFile))
+		if err != nil {
+			return fmt.Errorf("read the work: %w", err)
+		}
+		defer bundle.Close()
 		done, err := github.Deliver(ctx, r.pair.GitHub, client, github.Delivery{
 			Run: string(h.Run), Repo: repo, Fork: fork, Base: h.Base, BaseBranch: h.BaseBranch, Head: h.Head, Branch: h.Branch, Known: []string{h.Head},
-			Bundle: bytes.NewReader(bundle), Way: github.Way(c.Way), Files: h.Files, Tree: h.Tree, InitEmpty: c.InitEmpty,
+			Bundle: bundle, Way: github.Way(c.Way), Files: h.Files, Tree: h.Tree, InitEmpty: c.InitEmpty,
 			Title: h.Title, Body: h.Body, Comment: h.Comment, Issue: h.Issue, Closes: c.Closes,
 			Ready: !c.Draft, DraftOptional: c.DraftOptional, Bounds: bounds,
 		})
@@ -305,34 +312,34 @@ func Deliver(ctx context.Context, req Request, of pair.RunID) (Result, error) {
 }
 
 // loadHandover reads the delivery of the run that this one finishes.
-func (r *run) loadHandover() (*Handover, []byte, error) {
+func (r *run) loadHandover() (*Handover, error) {
 	rec, err := Load(r.req.Store, r.finishes)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil, fmt.Errorf("%w: run %s ended before it was under way", ErrNoHandover, r.finishes)
+		return nil, fmt.Errorf("%w: run %s ended before it was under way", ErrNoHandover, r.finishes)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if rec.Lease.State == pair.Open && !rec.Lease.Kept && rec.Lease.OwnerAlive() == pair.Alive {
-		return nil, nil, fmt.Errorf("%w: run %s is still under way", ErrNoHandover, r.finishes)
+		return nil, fmt.Errorf("%w: run %s is still under way", ErrNoHandover, r.finishes)
 	}
 	dir := r.req.Store.Dir(r.finishes)
 	// Two at a time would each look for a comment, find none, and post one.
 	r.only = flock.New(filepath.Join(dir, "delivery.lock"))
 	if ok, err := r.only.TryLock(); err != nil {
-		return nil, nil, fmt.Errorf("lock the delivery of run %s: %w", r.finishes, err)
+		return nil, fmt.Errorf("lock the delivery of run %s: %w", r.finishes, err)
 	} else if !ok {
 		r.only = nil
-		return nil, nil, fmt.Errorf("%w: run %s is being delivered by another process", ErrNoHandover, r.finishes)
+		return nil, fmt.Errorf("%w: run %s is being delivered by another process", ErrNoHandover, r.finishes)
 	}
 	h := new(Handover)
 	if err := readJSON(filepath.Join(dir, handoverFile), h); errors.Is(err, os.ErrNotExist) {
-		return nil, nil, fmt.Errorf("%w: run %s did not come to its delivery (%s)", ErrNoHandover, r.finishes, rec.Lease.Outcome)
+		return nil, fmt.Errorf("%w: run %s did not come to its delivery (%s)", ErrNoHandover, r.finishes, rec.Lease.Outcome)
 	} else if err != nil {
-		return nil, nil, fmt.Errorf("run %s: %w", r.finishes, err)
+		return nil, fmt.Errorf("run %s: %w", r.finishes, err)
 	}
 	if h.Run != r.finishes {
-		return nil, nil, fmt.Errorf("run %s: its %s is of run %.20q", r.finishes, handoverFile, h.Run)
+		return nil, fmt.Errorf("run %s: its %s is of run %.20q", r.finishes, handoverFile, h.Run)
 	}
 	gate := r.req.Config.Gate
 	r.req.Config, r.req.Task, r.req.Issue, r.repo = rec.Asked.Config, rec.Asked.Task, h.Issue, rec.Asked.Repository
@@ -342,20 +349,18 @@ func (r *run) loadHandover() (*Handover, []byte, error) {
 	if r.req.Moved != "" {
 		r.repo = r.req.Moved
 	}
-	if h.Head == "" || h.Done != nil {
-		return h, nil, nil
+	if h.works() {
+		if _, err := os.Stat(filepath.Join(dir, workFile)); err != nil {
+			return nil, fmt.Errorf("run %s: the work is not there any more: %w", r.finishes, err)
+		}
 	}
-	bundle, err := os.ReadFile(filepath.Join(dir, workFile))
-	if err != nil {
-		return nil, nil, fmt.Errorf("run %s: the work is not there any more: %w", r.finishes, err)
-	}
-	return h, bundle, nil
+	return h, nil
 }
 
 // prepareToFinish takes the place of preflight for a run that finishes another's delivery.
 func (r *run) prepareToFinish(ctx context.Context) error {
 	var err error
-	if r.handover, r.bundle, err = r.loadHandover(); err != nil {
+	if r.handover, err = r.loadHandover(); err != nil {
 		return err
 	}
 	token := r.req.Config.GitHub.Token

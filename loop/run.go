@@ -263,7 +263,6 @@ type run struct {
 	telling      *telling       // keeps the run's issue current; nil without one
 	handover     *Handover      // what is delivered, once the gate has looked at it
 	finishes     pair.RunID     // the run whose delivery this one finishes, instead of a run of its own
-	bundle       []byte         // the work of that run
 	only         *flock.Flock   // held while that run is finished
 	early        []events.Noted // what happened before the run had a record
 }
