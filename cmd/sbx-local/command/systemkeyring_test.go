@@ -62,7 +62,12 @@ func newDesktop(t *testing.T) *desktop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { keyring.Process.Kill(); keyring.Wait() })
+	// Asked for by name, the bus would start a keyring of its own, locked and empty, if ours is not there yet.
 	enginetest.Eventually(t, "the keyring is not on the bus", func() bool {
+		out, _ := d.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus.NameHasOwner", "string:org.freedesktop.secrets")
+		return strings.Contains(out, "boolean true")
+	})
+	enginetest.Eventually(t, "the keyring is not unlocked", func() bool {
 		out, _ := d.secretService("/org/freedesktop/secrets", "org.freedesktop.DBus.Properties.Get", "string:org.freedesktop.Secret.Service", "string:Collections")
 		return strings.Contains(out, "collection/login")
 	})
@@ -70,7 +75,11 @@ func newDesktop(t *testing.T) *desktop {
 }
 
 func (d *desktop) secretService(path, method string, args ...string) (string, error) {
-	cmd := exec.CommandContext(d.t.Context(), "dbus-send", slices.Concat([]string{"--session", "--print-reply", "--dest=org.freedesktop.secrets", path, method}, args)...)
+	return d.call("org.freedesktop.secrets", path, method, args...)
+}
+
+func (d *desktop) call(name, path, method string, args ...string) (string, error) {
+	cmd := exec.CommandContext(d.t.Context(), "dbus-send", slices.Concat([]string{"--session", "--print-reply", "--dest=" + name, path, method}, args)...)
 	cmd.Env = d.env
 	out, err := cmd.CombinedOutput()
 	return string(out), err
