@@ -15,7 +15,7 @@ import (
 )
 
 func newDeliverCmd(a *app) *cobra.Command {
-	var approve bool
+	var approve, dryRun bool
 	var moved string
 	cmd := &cobra.Command{
 		Use: "deliver RUN", Short: "Finish the delivery of a run, from its folder", Args: usage(cobra.ExactArgs(1)),
@@ -24,12 +24,37 @@ func newDeliverCmd(a *app) *cobra.Command {
 			"there already is found, so that it can be done again. The run's own configuration counts; the GitHub token is looked up\n" +
 			"anew, and what the gate refused is judged again by the gate settings of today.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if dryRun {
+				return wouldDeliver(a, args[0])
+			}
 			return runDeliver(cmd.Context(), a, args[0], approve, moved)
 		},
 	}
 	cmd.Flags().BoolVar(&approve, "approve", false, "show what would be written, and ask on the terminal before it is")
 	cmd.Flags().StringVar(&moved, "repo", "", "where the repository is now, OWNER/NAME, if it was renamed or transferred since")
+	dryRunFlag(cmd, &dryRun)
 	return cmd
+}
+
+// wouldDeliver tells what would be brought to GitHub, from the run's folder alone.
+func wouldDeliver(a *app, run string) error {
+	id, err := pair.ParseRunID(run)
+	if err != nil {
+		return &usageError{err}
+	}
+	rec, err := loop.Load(a.store(), id)
+	if err != nil {
+		return err
+	}
+	work := loop.UndeliveredWork(a.store().Dir(id))
+	if work == "" {
+		return &usageError{fmt.Errorf("run %s has no work that is not delivered", id)}
+	}
+	todo := changes{DryRun: true, Steps: []change{
+		{Do: "make", What: "a github sandbox on " + rec.Lease.Engine.Kind + " for " + rec.Lease.Repository},
+		{Do: "deliver", What: fmt.Sprintf("%s as branch %s of %s, with its pull request and comments", work, rec.State.Workspace.Branch, rec.Lease.Repository)},
+	}}
+	return a.print(todo, todo.print)
 }
 
 func runDeliver(ctx context.Context, a *app, run string, approve bool, moved string) error {

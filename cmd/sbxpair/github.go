@@ -48,6 +48,7 @@ type verb[T any] struct {
 	noun             string               // what has that number, for errors; "" is what the group is about
 	args             cobra.PositionalArgs // check of the other arguments; nil allows none
 	text             bool                 // takes --body or --body-file
+	reads            bool                 // changes nothing on GitHub
 	needed           func() bool          // whether the text may not be empty; nil: it may
 	required         []string             // flags
 	flags            func(*pflag.FlagSet)
@@ -87,6 +88,7 @@ func (x act) givenBody() *string {
 
 func (v verb[T]) command(a *app) *cobra.Command {
 	var run, body, bodyFile string
+	var dryRun bool
 	check := v.args
 	if check == nil {
 		check = noArgs
@@ -122,6 +124,9 @@ func (v verb[T]) command(a *app) *cobra.Command {
 			if v.numbered {
 				args = args[1:]
 			}
+			if dryRun {
+				return a.wouldAct(cmd, run, number, args, text)
+			}
 			return a.onGitHub(cmd.Context(), run, func(ctx context.Context, x act) error {
 				x.number, x.args, x.body, x.flags = number, args, text, cmd.Flags()
 				made, err := v.do(ctx, x)
@@ -140,6 +145,9 @@ func (v verb[T]) command(a *app) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
+	if !v.reads {
+		dryRunFlag(cmd, &dryRun)
+	}
 	flags.StringVar(&run, "run", "", "the run (default: the only pair there is)")
 	if v.text {
 		flags.StringVar(&body, "body", "", "text")
@@ -287,6 +295,29 @@ func block(w io.Writer, text string) {
 	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
 		fmt.Fprintln(w, plain(line))
 	}
+}
+
+// wouldAct tells what a verb would ask GitHub for, and asks for nothing.
+func (a *app) wouldAct(cmd *cobra.Command, run string, number int, args []string, text string) error {
+	l, err := a.theLease(run)
+	if err != nil {
+		return err
+	}
+	what := []string{"GitHub for", strings.TrimPrefix(cmd.CommandPath(), "sbxpair github ")}
+	if number > 0 {
+		what = append(what, fmt.Sprintf("#%d", number))
+	}
+	what = append(append(what, args...), "in", l.Repository)
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Name != "dry-run" && f.Name != "run" && f.Name != "body" && f.Name != "body-file" && cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil {
+			what = append(what, fmt.Sprintf("--%s %q", f.Name, f.Value))
+		}
+	})
+	if text != "" {
+		what = append(what, fmt.Sprintf("with a text of %d bytes", len(text)))
+	}
+	todo := changes{DryRun: true, Steps: []change{{Do: "ask", What: strings.Join(what, " ")}}}
+	return a.print(todo, todo.print)
 }
 
 // onGitHub opens the github sandbox of a pair and lets do work with it.

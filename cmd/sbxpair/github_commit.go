@@ -135,7 +135,7 @@ func (x act) bundle(work string) (string, error) {
 
 func newWhoAmICmd(a *app) *cobra.Command {
 	return verb[github.Identity]{
-		use: "whoami", short: "Say whose token the github sandbox has, and when it ends",
+		reads: true, use: "whoami", short: "Say whose token the github sandbox has, and when it ends",
 		do: func(ctx context.Context, x act) (github.Identity, error) { return x.WhoAmI(ctx) },
 		show: func(w io.Writer, who github.Identity) {
 			until := "no end that GitHub tells of"

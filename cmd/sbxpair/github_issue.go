@@ -44,7 +44,7 @@ func newIssueListCmd(a *app) *cobra.Command {
 	state := choose("open", "closed", "all")
 	filter := github.IssueFilter{}
 	return verb[[]github.Issue]{
-		use: "list", short: "List issues, newest first, without pull requests",
+		reads: true, use: "list", short: "List issues, newest first, without pull requests",
 		flags: func(f *pflag.FlagSet) {
 			f.Var(state, "state", "state: open, closed or all")
 			f.StringSliceVar(&filter.Labels, "label", nil, "only those with all of these labels")
@@ -63,7 +63,7 @@ func newIssueListCmd(a *app) *cobra.Command {
 func newIssueSearchCmd(a *app) *cobra.Command {
 	var limit int
 	return verb[[]github.Issue]{
-		use: "search WORD...", short: "Search the repository's issues and pull requests", args: cobra.MinimumNArgs(1),
+		reads: true, use: "search WORD...", short: "Search the repository's issues and pull requests", args: cobra.MinimumNArgs(1),
 		long:  "GitHub's index lags behind what is there, and it answers 30 searches a minute; list has neither limit.",
 		flags: func(f *pflag.FlagSet) { f.IntVar(&limit, "limit", 30, "how many at most, up to 100") },
 		do: func(ctx context.Context, x act) ([]github.Issue, error) {
@@ -82,7 +82,7 @@ type thread struct {
 func newIssueViewCmd(a *app) *cobra.Command {
 	var comments bool
 	return verb[thread]{
-		use: "view N", short: "Show an issue", numbered: true,
+		reads: true, use: "view N", short: "Show an issue", numbered: true,
 		flags: func(f *pflag.FlagSet) { f.BoolVar(&comments, "comments", false, "with its comments") },
 		do: func(ctx context.Context, x act) (t thread, err error) {
 			if t.Issue, err = x.GetIssue(ctx, x.repo, x.number); err == nil && comments {

@@ -43,7 +43,7 @@ func newPullListCmd(a *app) *cobra.Command {
 	state := choose("open", "closed", "all")
 	filter := github.PullFilter{}
 	return verb[[]github.PullRequest]{
-		use: "list", short: "List pull requests, newest first",
+		reads: true, use: "list", short: "List pull requests, newest first",
 		flags: func(f *pflag.FlagSet) {
 			f.Var(state, "state", "state: open, closed or all")
 			f.StringVar(&filter.Base, "base", "", "only those into this branch")
@@ -65,7 +65,7 @@ func newPullListCmd(a *app) *cobra.Command {
 
 func newPullViewCmd(a *app) *cobra.Command {
 	return verb[github.PullRequest]{
-		use: "view N", short: "Show a pull request", numbered: true,
+		reads: true, use: "view N", short: "Show a pull request", numbered: true,
 		do: func(ctx context.Context, x act) (github.PullRequest, error) {
 			return x.GetPullRequest(ctx, x.repo, x.number)
 		},
@@ -145,7 +145,7 @@ func newPullReviewCmd(a *app) *cobra.Command {
 
 func newLineCommentsCmd(a *app) *cobra.Command {
 	return verb[[]github.LineComment]{
-		use: "line-comments N", short: "List the comments on lines of a pull request", numbered: true,
+		reads: true, use: "line-comments N", short: "List the comments on lines of a pull request", numbered: true,
 		do: func(ctx context.Context, x act) ([]github.LineComment, error) {
 			return x.ListLineComments(ctx, x.repo, x.number)
 		},

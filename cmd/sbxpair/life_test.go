@@ -174,6 +174,9 @@ func TestRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	sbxpair(t, s.Stage, "ls").want(t, 0, "unknown", "@elsewhere")
+	sbxpair(t, s.Stage, "github", "issue", "close", "3", "--dry-run").want(t, 0, "would ask GitHub for issue close #3 in "+stage.FullName)
+	sbxpair(t, s.Stage, "resume", "--dry-run", string(run)).want(t, exitUsage, "cannot be gone on with")
+	sbxpair(t, s.Stage, "deliver", "--dry-run", string(run)).want(t, exitUsage, "no work that is not delivered")
 	sbxpair(t, s.Stage, "prune", "--force").want(t, 0, "nothing to prune")
 	sbxpair(t, s.Stage, "down", string(run)).want(t, exitUsage, "--force")
 	sbxpair(t, s.Stage, "down", "--dry-run", "--force", string(run)).want(t, 0, "would remove pair "+string(run), "LOST")

@@ -6,11 +6,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 
 	"github.com/sbxpair/sbxpair/fixtures/fakesbx/fake"
 	"github.com/sbxpair/sbxpair/sbx"
@@ -92,4 +94,25 @@ func TestHintNamesOurFlag(t *testing.T) {
 	if h := hint(sbx.ErrNotSignedIn); h != "sbx login" {
 		t.Errorf("hint %q", h)
 	}
+}
+
+// Whatever changes something can be asked what it would change.
+func TestDryRunOfEveryVerb(t *testing.T) {
+	reads := []string{"config show", "credential link", "ls", "plan", "policy explain", "policy learn", "policy lint", "pool ls", "result", "version",
+		"github issue list", "github issue search", "github issue view", "github pr list", "github pr view", "github pr line-comments", "github whoami",
+		"exec", "shell", "cp"} // the last three do in a sandbox what they are told, and no more
+	var look func(*cobra.Command)
+	look = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			look(sub)
+		}
+		name := strings.TrimPrefix(cmd.CommandPath(), "sbxpair ")
+		if cmd.HasSubCommands() {
+			return
+		}
+		if has, want := cmd.Flags().Lookup("dry-run") != nil, !slices.Contains(reads, name); has != want {
+			t.Errorf("%s: --dry-run is there: %v, want %v", name, has, want)
+		}
+	}
+	look(newRootCmd(&app{}))
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func newResumeCmd(a *app) *cobra.Command {
-	var keep bool
+	var keep, dryRun bool
 	var limits []string
 	cmd := &cobra.Command{
 		Use: "resume RUN", Short: "Go on with a run that was interrupted", Args: usage(cobra.ExactArgs(1)),
@@ -24,15 +24,16 @@ func newResumeCmd(a *app) *cobra.Command {
 			"sbxpair result RUN.",
 		Example: "  sbxpair resume abcdefghijkl\n  sbxpair resume abcdefghijkl --limit turns=80 --limit run=2h",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runResume(cmd.Context(), a, args[0], limits, keep)
+			return runResume(cmd.Context(), a, args[0], limits, keep, dryRun)
 		},
 	}
 	cmd.Flags().StringArrayVar(&limits, "limit", nil, "NAME=VALUE: a limit that the run has from here on in place of its own, such as turns, tokens, cost, run or execute (repeatable)")
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair in place afterwards (remove it with: sbxpair down)")
+	dryRunFlag(cmd, &dryRun)
 	return cmd
 }
 
-func runResume(ctx context.Context, a *app, arg string, given []string, keep bool) error {
+func runResume(ctx context.Context, a *app, arg string, given []string, keep, dryRun bool) error {
 	id, err := pair.ParseRunID(arg)
 	if err != nil {
 		return &usageError{err}
@@ -48,6 +49,21 @@ func runResume(ctx context.Context, a *app, arg string, given []string, keep boo
 	rec, err := loop.Load(a.store(), id)
 	if err != nil {
 		return err
+	}
+	if dryRun {
+		told, err := loop.Tell(a.store(), id)
+		if err == nil && !told.Resumable {
+			err = fmt.Errorf("%w: %s (%s)", loop.ErrNotResumable, id, told.Outcome)
+		}
+		if err != nil {
+			return err
+		}
+		todo := changes{DryRun: true, Steps: []change{
+			{Do: "remove", What: "what is left of the pair of " + arg},
+			{Do: "make", What: "a fresh pair on " + rec.Lease.Engine.Kind + " for " + rec.Lease.Repository},
+			{Do: "go on", What: "with the work of " + arg},
+		}}
+		return a.print(todo, todo.print)
 	}
 	a.dir = rec.Asked.Dir // whatever folder it is resumed from
 	loaded, err := a.settings(nil)
