@@ -173,7 +173,8 @@ func TestTrailersOfRequests(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				page, _ := io.ReadAll(resp.Body)
+				page, err := io.ReadAll(resp.Body)
+				cut := err != nil && protocol == "HTTP/2.0" // by that reset
 				resp.Body.Close()
 				got := trailer.Load()
 				if tt.want == "" {
@@ -182,7 +183,7 @@ func TestTrailersOfRequests(t *testing.T) {
 					}
 					continue
 				}
-				if resp.StatusCode != 403 || !strings.Contains(string(page), tt.want) || got != nil {
+				if resp.StatusCode != 403 || !cut && !strings.Contains(string(page), tt.want) || got != nil {
 					t.Errorf("%s %s: %d %q, the server got %v", tt.name, tt.value, resp.StatusCode, page, got)
 				}
 				list, _, err := w.log.Entries()
