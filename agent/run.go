@@ -277,8 +277,8 @@ func (x *execution) run(ctx context.Context) (code int, why Stop, err error) {
 			why = StopWall
 		case why = <-x.stopped:
 		case <-meter.C:
-			if x.a.meter != nil && x.o.Spent != nil && x.called.Swap(false) {
-				x.readMeter(ctx)
+			if x.a.meter != nil && x.o.Spent != nil && x.called.Swap(false) && !x.readMeter(ctx) {
+				x.called.Store(true) // the record of that call is still to come
 			}
 		case <-idle.C:
 			again, silent := watch.check(ctx)
@@ -315,9 +315,9 @@ func (x *execution) run(ctx context.Context) (code int, why Stop, err error) {
 // read prints the records, from the one whose number is given on, of the file that ends in a path below the home folder.
 const read = `[ $# = 3 ] || HOME=$4; f=$HOME/$1; [ -f "$f" ] && grep -h "$2" "$f" | tail -n "+$3" | head -c 1048576`
 
-// readMeter adds up what the CLI wrote down of its model calls. It says nothing against the agent if there is nothing to read: what
-// was used is told at the end, too.
-func (x *execution) readMeter(ctx context.Context) {
+// readMeter adds up what the CLI wrote down of its model calls, and reports whether there was anything new. It says nothing against
+// the agent if there is not: what was used is told at the end, too.
+func (x *execution) readMeter(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	path, start := x.a.meter.record(x.task.SessionID)
@@ -327,7 +327,7 @@ func (x *execution) readMeter(ctx context.Context) {
 	}
 	var out bytes.Buffer
 	if _, err := x.r.Run(ctx, guest.Command{Argv: argv, Dir: "/", Stdout: &capped{w: &out, left: 2 << 20}}); err != nil {
-		return
+		return false
 	}
 	before := x.records
 	for line := range bytes.Lines(out.Bytes()) {
@@ -338,9 +338,11 @@ func (x *execution) readMeter(ctx context.Context) {
 		x.metered.add(u)
 		x.records++
 	}
-	if x.records > before {
-		x.out.count(x.metered)
+	if x.records == before {
+		return false
 	}
+	x.out.count(x.metered)
+	return true
 }
 
 // sweep ends the run's processes and reads the usage file, in one command. The final one removes the run's folder.

@@ -297,7 +297,7 @@ func (r *run) perform(ctx context.Context, client *github.Client, repo github.Re
 // Deliver finishes the delivery of a run from its folder, with a github sandbox of its own: what a run kept that could not deliver, was
 // staged, or has to be approved. It is a run by itself in the record, with an id of its own; on GitHub everything is keyed by the
 // run that it finishes, so that doing it again changes nothing. The error matches [ErrNoHandover] if there is nothing to
-// finish, else like that of [Run].
+// finish, [pair.ErrOwned] if a process is at it, else like that of [Run].
 func Deliver(ctx context.Context, req Request, of pair.RunID) (Result, error) {
 	now := time.Now()
 	r := &run{req: req, began: now, started: now, id: pair.NewRunID(now), finishes: of}
@@ -321,7 +321,7 @@ func (r *run) loadHandover() (*Handover, error) {
 		return nil, err
 	}
 	if rec.Lease.State == pair.Open && !rec.Lease.Kept && rec.Lease.OwnerAlive() == pair.Alive {
-		return nil, fmt.Errorf("%w: run %s is still under way", ErrNoHandover, r.finishes)
+		return nil, fmt.Errorf("%w: %s is still under way", pair.ErrOwned, r.finishes)
 	}
 	dir := r.req.Store.Dir(r.finishes)
 	// Two at a time would each look for a comment, find none, and post one.
@@ -330,7 +330,7 @@ func (r *run) loadHandover() (*Handover, error) {
 		return nil, fmt.Errorf("lock the delivery of run %s: %w", r.finishes, err)
 	} else if !ok {
 		r.only = nil
-		return nil, fmt.Errorf("%w: run %s is being delivered by another process", ErrNoHandover, r.finishes)
+		return nil, fmt.Errorf("%w: %s is being delivered by another process", pair.ErrOwned, r.finishes)
 	}
 	h := new(Handover)
 	if err := readJSON(filepath.Join(dir, handoverFile), h); errors.Is(err, os.ErrNotExist) {

@@ -114,7 +114,7 @@ func TestOneDeliveryAtATime(t *testing.T) {
 	ended := make(chan error)
 	go func() { _, err := Deliver(t.Context(), first, id); ended <- err }()
 	<-inside
-	if _, err := Deliver(t.Context(), req, id); !errors.Is(err, ErrNoHandover) || !strings.Contains(err.Error(), "by another process") {
+	if _, err := Deliver(t.Context(), req, id); !errors.Is(err, pair.ErrOwned) || !strings.Contains(err.Error(), "by another process") {
 		t.Errorf("the second one at the same time: %v", err)
 	}
 	close(release)

@@ -50,12 +50,10 @@ func runVersion(ctx context.Context, a *app, asJSON bool) error {
 		clientVersion{Version, a.Revision, "sbx-local", a.Version, iso.Isolation()},
 		serverVersion{State: "stopped"},
 	}
-	e, err := a.engine()
-	if err != nil {
-		return err
-	}
-	if d, err := e.DaemonHealth(ctx); err == nil {
-		doc.Server = serverVersion{"running", d.Version, d.Revision, d.Build} // it may be of another build than this command
+	if e, err := a.engine(); err == nil { // that the state folder cannot be used is diagnose's to say
+		if d, err := e.DaemonHealth(ctx); err == nil {
+			doc.Server = serverVersion{"running", d.Version, d.Revision, d.Build} // it may be of another build than this command
+		}
 	}
 	return a.printJSON(doc)
 }
