@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/sbxpair/sbxpair/engine/guest"
 )
@@ -32,11 +31,8 @@ func (e *Engine) mountedID(name string) string {
 // unread ends what runs of a sandbox whose record cannot be read and returns what can be known of it, so that it can be removed.
 func (e *Engine) unread(name string) (Record, error) {
 	// Every process of a sandbox logs to its folder.
-	log := "--log=" + filepath.Join(e.State.SandboxDir(name), "runsc.log")
-	for deadline := time.Now().Add(deleteTimeout); killByArg(log) > 0; time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			return Record{}, errStays
-		}
+	if err := endByArg("--log=" + filepath.Join(e.State.SandboxDir(name), "runsc.log")); err != nil {
+		return Record{}, err
 	}
 	id := e.mountedID(name)
 	if id == "" {

@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,6 +34,16 @@ func processStart(pid int) uint64 {
 }
 
 func sameProcess(pid int, start uint64) bool { return start != 0 && processStart(pid) == start }
+
+// endByArg kills the processes of ours that have arg among their arguments until there are none, for as long as [deleteTimeout].
+func endByArg(arg string) error {
+	for deadline := time.Now().Add(deleteTimeout); killByArg(arg) > 0; time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errors.New("processes of the sandbox do not end")
+		}
+	}
+	return nil
+}
 
 // killByArg kills the processes of ours that have arg among their arguments, and returns how many there were. It finds
 // what a crashed command started and never recorded.

@@ -174,19 +174,12 @@ func (e *Engine) destroy(ctx context.Context, r Record) error {
 	// What gVisor knows nothing of, or could not end: every process of the sandbox has this argument. Where no command died
 	// over a start or stop, all have ended with the delete, and a look at every process of the machine is saved: each of
 	// many sandboxes has several.
-	deadline := time.Now().Add(deleteTimeout)
-	for !whole && killByArg("--root="+root) > 0 {
-		if time.Now().After(deadline) {
-			errs = append(errs, errStays)
-			break
-		}
-		time.Sleep(2 * time.Millisecond)
+	if !whole {
+		errs = append(errs, endByArg("--root="+root))
 	}
 	errs = append(errs, removeCgroups(ctx, cgroupRoot, r), removeAll(root))
 	return errors.Join(errs...)
 }
-
-var errStays = errors.New("processes of the sandbox do not end")
 
 // removeAll is os.RemoveAll, but also of folders that their owner made unwritable.
 func removeAll(path string) error {

@@ -39,9 +39,9 @@ func isTrailer(name string) bool {
 // A checkedBody is the body of a request on its way out. What is wrong with its framing or its trailers ends the request.
 type checkedBody struct {
 	io.ReadCloser
-	req     *http.Request // its trailers are there at the end of the body
-	trailer http.Header   // of the request that goes out: what was announced, and nothing else
-	marked  func(string) bool
+	req     *http.Request     // its trailers are there at the end of the body
+	trailer http.Header       // of the request that goes out: what was announced, and nothing else
+	marked  func(string) bool // of a trailer's text; nil where none was announced
 	note    func(rules.Entry)
 	why     atomic.Pointer[refusal]
 }
@@ -56,12 +56,13 @@ func (x *exchange) checkBody(s *session, req *http.Request, note func(rules.Entr
 			return credentialRefusal(name + " in a trailer")
 		}
 	}
-	known, err := s.vault.Placeholders()
-	if err != nil {
-		return &refusal{http.StatusBadGateway, "credential", "Secrets cannot be read"}
-	}
-	x.body = &checkedBody{ReadCloser: req.Body, req: req, marked: func(text string) bool { return isMarked(text, known) }, note: note}
+	x.body = &checkedBody{ReadCloser: req.Body, req: req, note: note}
 	if len(req.Trailer) > 0 {
+		known, err := s.vault.Placeholders()
+		if err != nil {
+			return &refusal{http.StatusBadGateway, "credential", "Secrets cannot be read"}
+		}
+		x.body.marked = func(text string) bool { return isMarked(text, known) }
 		x.body.trailer = http.Header{}
 		for name := range req.Trailer {
 			x.body.trailer[name] = nil
