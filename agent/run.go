@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/sbxpair/sbxpair/guest"
 	"github.com/sbxpair/sbxpair/secrets"
 )
@@ -98,7 +99,7 @@ func Run(ctx context.Context, r guest.Runner, a Adapter, t Task, o Options) (Res
 	mark := newMark()
 	state := stateMark + "-" + mark
 	if a.meter != nil && t.SessionID == "" { // its record is found by that
-		t.SessionID = newUUID()
+		t.SessionID = uuid.NewString()
 	}
 	inv, err := a.invocation(t, state)
 	if err != nil {
@@ -149,14 +150,6 @@ func newMark() string {
 	var b [8]byte
 	rand.Read(b[:]) // never fails (Go 1.24)
 	return hex.EncodeToString(b[:])
-}
-
-// newUUID makes a random one (RFC 9562, version 4).
-func newUUID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails (Go 1.24)
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 func writeFile(ctx context.Context, r guest.Runner, f File, home string) error {

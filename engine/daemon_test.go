@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 )
 
@@ -80,7 +81,7 @@ func TestDaemonSockets(t *testing.T) {
 	if err := (&Daemon{Engine: e}).Run(t.Context(), nil); !errors.Is(err, ErrDaemonRuns) {
 		t.Errorf("a second daemon: %v, want ErrDaemonRuns", err)
 	}
-	r := Record{Version: recordVersion, Name: "demo", ID: newID(), Status: Creating}
+	r := Record{Version: recordVersion, Name: "demo", ID: uuid.NewString(), Status: Creating}
 	s, err := e.Session(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/google/uuid"
 	"github.com/sbxpair/sbxpair/engine/guest"
 )
 
@@ -36,7 +37,7 @@ func (e *Engine) unread(name string) (Record, error) {
 	}
 	id := e.mountedID(name)
 	if id == "" {
-		id = newID() // nobody's
+		id = uuid.NewString() // nobody's
 	}
 	return Record{Version: recordVersion, Name: name, ID: id, Status: Stopped}, nil
 }

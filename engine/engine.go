@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/sbxpair/sbxpair/engine/ports"
 	"github.com/sbxpair/sbxpair/engine/settings"
 )
@@ -134,7 +135,7 @@ func (e *Engine) Create(ctx context.Context, spec CreateSpec) (Record, error) {
 
 	now := time.Now().UTC()
 	r := Record{
-		Version: recordVersion, Name: spec.Name, ID: newID(), Agent: spec.Agent, Status: Creating, Workspaces: workspaces,
+		Version: recordVersion, Name: spec.Name, ID: uuid.NewString(), Agent: spec.Agent, Status: Creating, Workspaces: workspaces,
 		CreatedAt: now, LastUsedAt: now, CPUs: spec.CPUs, MemoryMiB: spec.MemoryMiB, Isolation: e.Isolation(), Limits: e.Limits(),
 		Resolve: spec.Resolve, UpstreamCA: spec.UpstreamCA, Clone: clone,
 	}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/google/uuid"
 	"github.com/sbxpair/sbxpair/engine/guest"
 	"github.com/sbxpair/sbxpair/engine/sentry"
 )
@@ -53,7 +54,7 @@ func (e *Engine) Exec(ctx context.Context, r Record, spec ExecSpec) (int, error)
 			dir = mountlessDir
 		}
 	}
-	mark := newID()
+	mark := uuid.NewString()
 	session, err := e.session(ctx, r.ID, mark)
 	if err != nil {
 		return 0, err

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -74,7 +75,7 @@ func TestParseWorkspace(t *testing.T) {
 // The disk holds nothing of the host's users, and every folder comes before what is in it.
 func TestDiskArchive(t *testing.T) {
 	e := &Engine{State: &State{Dir: t.TempDir(), Runtime: t.TempDir()}}
-	r := Record{Name: "demo", ID: newID()}
+	r := Record{Name: "demo", ID: uuid.NewString()}
 	if err := os.MkdirAll(e.State.SandboxDir("demo"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +230,7 @@ func TestCgroups(t *testing.T) {
 			t.Errorf("%s: left %q", name, left)
 		}
 		// What gVisor makes of the sandbox's path in either version, and what it leaves when it is killed.
-		r := Record{ID: newID(), Limits: limitsCgroup}
+		r := Record{ID: uuid.NewString(), Limits: limitsCgroup}
 		groups := []string{root + cgroupPath(r), root + "/memory" + cgroupPath(r), root + "/pids" + cgroupPath(r)}
 		for _, g := range groups {
 			os.MkdirAll(g, 0o755) // where a file is in the way there is nothing to remove
@@ -359,7 +360,7 @@ func TestStateRuntime(t *testing.T) {
 	if err := st.makeRuntime(); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(st.proxySocket(newID())); n > maxSocketPath {
+	if n := len(st.proxySocket(uuid.NewString())); n > maxSocketPath {
 		t.Errorf("socket path of %d bytes", n)
 	}
 	for _, d := range []string{st.Dir, st.Runtime} {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -57,7 +58,7 @@ func tryCgroups(root string) string {
 		return limitsRootless
 	}
 	for _, d := range dirs {
-		probe := filepath.Join(d, fmt.Sprintf("sbx-local-probe-%d-%s", os.Getpid(), newID()[:8]))
+		probe := filepath.Join(d, fmt.Sprintf("sbx-local-probe-%d-%s", os.Getpid(), uuid.NewString()[:8]))
 		if os.Mkdir(probe, 0o755) != nil {
 			return limitsRootless
 		}

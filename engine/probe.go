@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Isolation names what separates this engine's sandboxes from the host.
@@ -116,7 +118,7 @@ func (e *Engine) BootTest(ctx context.Context) (err error) {
 	if err := e.Probe(ctx); err != nil {
 		return err
 	}
-	id := newID()
+	id := uuid.NewString()
 	r := Record{Version: recordVersion, Name: "boot-test-" + id[:8], ID: id, Status: Creating, Limits: limitsRootless, Probe: true}
 	unlock, err := e.lock(ctx, r.Name)
 	if err != nil {

@@ -2,7 +2,6 @@ package rules
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/sbxpair/sbxpair/engine/statefile"
 	"github.com/sbxpair/sbxpair/policy"
 )
@@ -190,7 +190,7 @@ func (s *Store) Add(ctx context.Context, scope string, effect policy.Effect, n N
 		now := time.Now().UTC().Truncate(time.Second)
 		for _, res := range n.Resources {
 			r := Rule{
-				ID: newID(), Scope: scope, Effect: effect, Resources: []policy.Resource{res}, Protocols: protocols,
+				ID: uuid.NewString(), Scope: scope, Effect: effect, Resources: []policy.Resource{res}, Protocols: protocols,
 				Methods: n.Methods, Paths: n.Paths, Via: via, Reason: n.Reason, Created: now,
 			}
 			if err := r.Policy().Check(); err != nil {
@@ -381,13 +381,4 @@ func (s *Store) update(ctx context.Context, change func(*document) error) error 
 		}
 		return change(d)
 	})
-}
-
-// newID returns a random UUID (version 4).
-func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
