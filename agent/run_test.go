@@ -39,7 +39,7 @@ func TestFieldReports(t *testing.T) {
 	t.Run("R217 asks a question", func(t *testing.T) {
 		var rec record
 		res := fake(t, t.Context(), newHost(t), `cat >/dev/null; printf 'Allow access? (y/n):'; read answer || exec sleep 300`, nil,
-			rec.options(agent.Limits{Idle: 600 * time.Millisecond, Grace: time.Second}))
+			rec.options(agent.Limits{Idle: 2 * time.Second, Grace: time.Second}))
 		v := agent.Judge(res, false)
 		if v.Outcome != agent.CutOff || res.Stop != agent.StopIdle || !strings.Contains(v.Reason, "Allow access? (y/n):") {
 			t.Errorf("%+v %+v", v, res)
@@ -139,7 +139,7 @@ func TestFieldReports(t *testing.T) {
 		var rec record
 		started := time.Now()
 		res := fake(t, t.Context(), newHost(t), `printf 'partial'; i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; exec sleep 64`, nil,
-			rec.options(agent.Limits{Idle: 300 * time.Millisecond, Grace: time.Second}))
+			rec.options(agent.Limits{Idle: time.Second, Grace: time.Second}))
 		if res.Stop != agent.StopIdle || res.LastOutput != "partial" || rec.kinds() != "text" || time.Since(started) > 30*time.Second {
 			t.Errorf("%+v %s", res, rec.kinds())
 		}

@@ -101,7 +101,7 @@ func onPage(t *testing.T, name string, seen row) {
 
 // Any program can be the agent; the row of "command" is what comes of one that does in each scenario what it can.
 func TestProgramScenarios(t *testing.T) {
-	row, limits := row{}, agent.Limits{Wall: time.Second, Grace: 100 * time.Millisecond}
+	row := row{}
 	sprung := filepath.Join(t.TempDir(), "sprung")
 	for scenario, tt := range map[string]struct {
 		script string
@@ -119,6 +119,10 @@ func TestProgramScenarios(t *testing.T) {
 			r.traps = traps(sprung)
 		}
 		t.Setenv("SBXPAIR_AGENT_CLIS", "/")
+		limits := agent.Limits{Wall: time.Minute, Grace: 100 * time.Millisecond}
+		if tt.want == agent.CutOff {
+			limits.Wall = 3 * time.Second
+		}
 		b := r.run(t, t.TempDir(), scenario, nil, nil, func(task *agent.Task) { task.Args = []string{"-c", tt.script} }, limits)
 		if v := row.note(scenario, agent.Judge(b.result, b.changed(t))); v.Outcome != tt.want {
 			t.Errorf("%s: %+v\n%s", scenario, v, b.transcript())

@@ -2,11 +2,13 @@ package engine
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -23,6 +25,9 @@ import (
 
 // daemonTimeout bounds the start of a daemon, and a single request to it.
 const daemonTimeout = 15 * time.Second
+
+// daemonStarts bounds how many daemons may fail, one after the other, before it is taken that the next one would too.
+const daemonStarts = 4
 
 // DaemonStatus is what a running daemon says of itself.
 type DaemonStatus struct {
@@ -167,7 +172,7 @@ func (e *Engine) session(ctx context.Context, sandbox, mark string) (*Session, e
 	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
 	defer cancel()
 	var starter *exec.Cmd
-	ended := make(chan error, 1)
+	ended, failed := make(chan error, 1), 0
 	for {
 		conn, err := e.openSession(ctx, sandbox, mark)
 		if err == nil {
@@ -183,7 +188,13 @@ func (e *Engine) session(ctx context.Context, sandbox, mark string) (*Session, e
 			go func() { ended <- starter.Wait() }()
 		}
 		select {
-		case <-ended: // it lost against another one, or failed; its log says which
+		case err := <-ended: // it lost against another one, or failed
+			if err != nil {
+				failed++
+			}
+			if failed == daemonStarts {
+				return nil, fmt.Errorf("%w: %d could not start%s, check logs at: %s", ErrDaemon, failed, e.State.daemonError(), e.State.DaemonLog())
+			}
 			starter = nil
 			ended = make(chan error, 1)
 		default:
@@ -192,9 +203,34 @@ func (e *Engine) session(ctx context.Context, sandbox, mark string) (*Session, e
 			if caller.Err() != nil {
 				return nil, context.Cause(caller)
 			}
-			return nil, fmt.Errorf("%w within %v, check logs at: %s", ErrDaemon, daemonTimeout, e.State.DaemonLog())
+			return nil, fmt.Errorf("%w within %v%s, check logs at: %s", ErrDaemon, daemonTimeout, e.State.daemonError(), e.State.DaemonLog())
 		}
 	}
+}
+
+// daemonError is the error with which the daemon that wrote last ended, to follow other words, or "".
+func (s *State) daemonError() string {
+	const tail = 8 << 10
+	file, err := os.Open(s.DaemonLog())
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > tail {
+		if _, err := file.Seek(-tail, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	data, err := io.ReadAll(io.LimitReader(file, tail))
+	if err != nil {
+		return ""
+	}
+	data = bytes.TrimSuffix(data, []byte("\n"))
+	var last struct{ Level, Err string }
+	if json.Unmarshal(data[bytes.LastIndexByte(data, '\n')+1:], &last) != nil || last.Level != slog.LevelError.String() || last.Err == "" {
+		return ""
+	}
+	return " (" + last.Err + ")"
 }
 
 // startDaemon starts a daemon that outlives this process and has none of its streams.

@@ -316,6 +316,22 @@ func TestAutoStop(t *testing.T) {
 	}
 }
 
+// A daemon that cannot start is not waited for, and its reason is told.
+func TestDaemonThatCannotStart(t *testing.T) {
+	e, _ := newEngine(t)
+	ca := filepath.Join(e.State.CADir(), "proxy-ca.pem")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(ca), 0o700), os.WriteFile(ca, []byte("nonsense"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := e.Session(t.Context())
+	if err == nil {
+		s.Close()
+	}
+	if !errors.Is(err, engine.ErrDaemon) || !strings.Contains(err.Error(), "could not start (") || !strings.Contains(err.Error(), "proxy-ca.pem") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // The daemon may die in any way: the next command starts another, and the sandbox's way out is back.
 func TestDaemonDies(t *testing.T) {
 	e, workspace := newEngine(t)

@@ -88,12 +88,19 @@ func (t *Told) streams() error {
 	if last == "" {
 		return nil
 	}
+	info, err := os.Stat(last)
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular(): // a pipe would be waited for without end
+		return fmt.Errorf("the transcript %s is not a file that this program wrote; remove it to see the rest", last)
+	}
 	file, err := os.Open(last)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > maxTold {
+	if info.Size() > maxTold {
 		if _, err := file.Seek(-maxTold, io.SeekEnd); err != nil {
 			return err
 		}
