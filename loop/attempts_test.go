@@ -474,6 +474,16 @@ func TestTellAfterTheEngineDied(t *testing.T) {
 	if _, err := Tell(tr.req.Store, pair.NewRunID(time.Now())); !errors.Is(err, pair.ErrNoLease) {
 		t.Errorf("a run that is not there: %v", err)
 	}
+	// A pipe in the transcript's place is not waited for.
+	if err := os.Remove(told.Transcripts[0]); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "mkfifo", told.Transcripts[0]).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if _, err := Tell(tr.req.Store, tr.id); err == nil || !strings.Contains(err.Error(), told.Transcripts[0]) {
+		t.Errorf("a pipe for a transcript: %v", err)
+	}
 }
 
 // What may be gone on with: interruptions, not verdicts.
