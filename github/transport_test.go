@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sbxpair/sbxpair/sbx"
 )
 
 func newTestTransport(t *testing.T, r Runner) *Transport {
@@ -410,6 +412,26 @@ func TestTransportCancel(t *testing.T) {
 	waitFor(t, func() bool { return w.live.Load() == 0 })
 	if _, err := tr.RoundTrip(request(t, "GET", "https://api.github.com/", nil)); err != nil {
 		t.Errorf("after a cancel: %v", err)
+	}
+}
+
+// removed is a sandbox that is not there any more.
+type removed struct{ execs atomic.Int64 }
+
+func (r *removed) Exec(context.Context, sbx.ExecSpec) (sbx.ExecResult, error) {
+	r.execs.Add(1)
+	return sbx.ExecResult{}, fmt.Errorf("exec in %q: %w", "box", sbx.ErrNotFound)
+}
+
+// A sandbox that was removed is not asked again: it does not come back, and its absence is not GitHub's 404.
+func TestSandboxIsRemoved(t *testing.T) {
+	var box removed
+	_, err := NewClient(&box, DotCom(), WithClock((&testClock{now: time.Now()}).clock())).WhoAmI(t.Context())
+	if !errors.Is(err, sbx.ErrNotFound) || errors.Is(err, ErrNotFound) {
+		t.Errorf("error %v", err)
+	}
+	if n := box.execs.Load(); n != 2 { // an exec that ended before the request began gives its place to one more
+		t.Errorf("%d execs", n)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sbxpair/sbxpair/sbx"
 )
 
 // Clock is what the client knows of time, so that tests need none.
@@ -137,6 +139,8 @@ func (w *wire) again(req *http.Request, err error, attempt int) (time.Duration, 
 	var limit *RateLimitError
 	var network *NetworkError
 	switch {
+	case errors.Is(err, sbx.ErrNotFound): // a sandbox that was removed does not come back
+		return 0, false
 	case errors.As(err, &limit):
 		wait := limit.RetryAfter
 		if limit.Secondary && limit.Reset.IsZero() {
