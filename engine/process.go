@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -58,19 +59,51 @@ func killByArg(arg string) int {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		fd, err := unix.PidfdOpen(pid, 0) // held over the check, so that the number cannot come to mean another process
-		if err != nil {
-			continue
-		}
-		cmdline, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		if err == nil && hasArg(string(cmdline), arg) {
+		if fd := held(pid, arg); fd >= 0 {
 			if unix.PidfdSendSignal(fd, syscall.SIGKILL, nil, 0) == nil {
 				n++
 			}
+			unix.Close(fd)
 		}
-		unix.Close(fd)
 	}
 	return n
+}
+
+// held holds the process of that number if arg is among its arguments, so that the number cannot come to mean another one. It is
+// negative if it is not.
+func held(pid int, arg string) int {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return -1
+	}
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !hasArg(string(cmdline), arg) {
+		unix.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+// endProcess kills the process of that number if arg is among its arguments, and waits for its end. If it is not, another
+// process has the number, and the one that was meant has ended.
+func endProcess(pid int, arg string) error {
+	fd := held(pid, arg)
+	if fd < 0 {
+		return nil
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, syscall.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	for deadline := time.Now().Add(deleteTimeout); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(time.Until(deadline).Milliseconds()))
+		switch {
+		case n > 0:
+			return nil
+		case err == nil || !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("process %d does not end: %w", pid, cmp.Or(err, os.ErrDeadlineExceeded))
+		}
+	}
 }
 
 func hasArg(cmdline, arg string) bool {
