@@ -113,8 +113,8 @@ func TestTerminal(t *testing.T) {
 		if code, text := s.end(t); code != 0 || !strings.HasSuffix(text, "end\r\n") {
 			t.Errorf("exit %d, %q", code, text)
 		}
-		s = onTerminal(t, e, "exec", "-it", "demo", "sleep", "71")
-		enginetest.Eventually(t, "it does not start", func() bool { return running(t, e, r, "71") })
+		s = onTerminal(t, e, "exec", "-it", "demo", "sh", "-c", "echo ready; exec sleep 71") // before that, the key is the outer terminal's
+		s.await(t, "ready")
 		s.master.WriteString("\x03")
 		if code, text := s.end(t); code != 130 {
 			t.Errorf("Ctrl-C: exit %d, %q", code, text)

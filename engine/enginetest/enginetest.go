@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -145,10 +146,7 @@ func Eventually(tb testing.TB, what string, ok func() bool) {
 	}
 }
 
-// ordinaryID is a user that needs no entry anywhere: a rootless sandbox has just this one.
-const ordinaryID = 54321
-
-// AsOrdinaryUser runs tests of the calling test's own binary once more, as an ordinary user, with env (NAME=VALUE) over
+// AsOrdinaryUser runs tests of the calling test's own binary once more, as an ordinary user whom no other test has, with env (NAME=VALUE) over
 // the environment, and returns their output. Root alone can; others skip, since their tests run that way already. The
 // binary under test is given to it by [BinaryEnv].
 func AsOrdinaryUser(t *testing.T, run string, env ...string) []byte {
@@ -157,6 +155,7 @@ func AsOrdinaryUser(t *testing.T, run string, env ...string) []byte {
 		t.Skip("the other tests run as an ordinary user already")
 	}
 	binary := Binary(t)
+	user := 50_000 + rand.IntN(1<<20)         // needs no entry anywhere: a rootless sandbox has just this one
 	dir, err := os.MkdirTemp("", "sbx-user-") // t.TempDir's parents are root's alone
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +170,7 @@ func AsOrdinaryUser(t *testing.T, run string, env ...string) []byte {
 		t.Fatal(err)
 	}
 	test, tmp := filepath.Join(dir, "user.test"), filepath.Join(dir, "tmp")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(test, program, 0o755), os.Mkdir(tmp, 0o700), os.Chown(tmp, ordinaryID, ordinaryID)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(test, program, 0o755), os.Mkdir(tmp, 0o700), os.Chown(tmp, user, user)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -180,9 +179,9 @@ func AsOrdinaryUser(t *testing.T, run string, env ...string) []byte {
 	cmd.Dir = tmp
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "HOME="+tmp, "XDG_RUNTIME_DIR=", BinaryEnv+"="+binary)
 	cmd.Env = append(cmd.Env, env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryID, Gid: ordinaryID}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(user), Gid: uint32(user)}}
 	out, err := cmd.CombinedOutput()
-	t.Cleanup(func() { os.RemoveAll(fmt.Sprintf("/tmp/sbx-local-%d", ordinaryID)) })
+	t.Cleanup(func() { os.RemoveAll(fmt.Sprintf("/tmp/sbx-local-%d", user)) })
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
