@@ -317,10 +317,14 @@ func TestFieldReports(t *testing.T) {
 
 // The end of a run by its caller is neither a failure of the agent nor a spent budget, and the session is on record (R224).
 func TestCancelledAttempt(t *testing.T) {
-	tr := newTrial(t, []string{bad + "sleep 60"}, nil)
+	worked := filepath.Join(t.TempDir(), "worked")
+	tr := newTrial(t, []string{bad + "touch " + worked + "\nsleep 60"}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		for tr.sessions() == 0 && ctx.Err() == nil {
+		for ctx.Err() == nil {
+			if _, err := os.Stat(worked); err == nil {
+				break
+			}
 			time.Sleep(5 * time.Millisecond)
 		}
 		cancel()
