@@ -36,6 +36,7 @@ const (
 // An agent, and what it is judged by, can misbehave in any way: each ends with the documented code, in bounded time and memory,
 // says what happened, keeps what was done, and leaves nothing (the stage looks).
 func TestBadAgents(t *testing.T) {
+	t.Parallel()
 	t.Run("floods and asks", func(t *testing.T) {
 		t.Parallel()
 		flood := cmp.Or(os.Getenv("SBXPAIR_FLOOD"), "20000000") // of each stream, in bytes
@@ -151,6 +152,7 @@ sleep 1`, nil)
 // A repository full of traps goes through a whole run: none runs anything, on the host, where their program lies in the same
 // place as in the sandbox, in the github sandbox, or where the end state is taken.
 func TestHostileRepositoryEndToEnd(t *testing.T) {
+	t.Parallel()
 	canary := filepath.Join(os.TempDir(), "sbxpair-canary-"+rand.Text())
 	s := program(t, fixWith("slugify.sh")+`
 trap=$PWD/.git/trap.sh

@@ -56,6 +56,7 @@ func nothingWritten(t *testing.T, s *stage.Stage) {
 // An issue is the task: what a reader of it does not see is not in it, one comment on it tells how far the run is, and the
 // pull request links it. What the agent asks for is judged line by line and done once.
 func TestRunOnIssue(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{Env: []string{quick}, Config: map[string]any{
 		"requests": map[string]any{"pullRequest": 1, "comment": 1, "issue": 1, "labels": 1, "allowLabels": []string{"bug"}},
 		"github":   map[string]any{"labels": []string{"bug"}, "check": "sbxpair", "artifacts": []string{"events"}, "titlePrefix": "[bot] "},
@@ -110,6 +111,7 @@ func TestRunOnIssue(t *testing.T) {
 
 // The token ends while the work is being delivered: what is done is kept, and one command finishes it, as often as it is given.
 func TestDeliverFinishes(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{Env: []string{quick}, Config: map[string]any{"github": map[string]any{"way": "api"}}})
 	s.Hub.Inject(hub.Fault{Kind: hub.Expired, Op: "issues/create-comment"})
 	got := sbxpair(t, s, runArgs(s)...)
@@ -150,6 +152,7 @@ func TestDeliverFinishes(t *testing.T) {
 
 // Staged, nothing is written; a person is asked only on a terminal, sees what it is about, and the answer counts.
 func TestStagedAndApproved(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{Env: []string{quick}, Scripts: []model.Script{{Steps: []model.Step{
 		bash(fixWith("slugify.sh") + "; echo 'example.test/x v1.0.0 h1:x' >go.sum; " + ask(`{"kind":"comment","body":"A lock file came along, @octo."}`) + ask(`{"kind":"merge"}`)), say("Done."),
 	}}}})
@@ -210,6 +213,7 @@ func onTerminal(t *testing.T, s *stage.Stage, answer string, args ...string) (in
 
 // GitHub under other names, and a repository without a commit: a run ends as it does on github.com.
 func TestRunElsewhere(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string]stage.Options{
 		"Enterprise Server": {Host: "ghe.example.test"},
 		"GHE.com":           {Host: "octo.ghe.com"},
@@ -242,6 +246,7 @@ func TestRunElsewhere(t *testing.T) {
 // An agent that changes nothing and asks for something has done its work: the requests are carried out, and there is no
 // pull request.
 func TestRequestsOnly(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{Env: []string{quick}, Scripts: []model.Script{{Steps: []model.Step{
 		bash(ask(`{"kind":"issue","title":"Found","body":"A finding."}`)), say("Filed."),
 	}}}})
@@ -260,6 +265,7 @@ func TestRequestsOnly(t *testing.T) {
 // GitHub and delivers all the same, because every request leaves from inside the sandbox. Once the pair stands it needs no token either.
 // What is delivered there is what the gate had refused: it is kept, and goes out once the gate allows it.
 func TestNoConnectionOfOurOwn(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{Env: []string{quick}, Scripts: []model.Script{{Steps: []model.Step{
 		bash(fixWith("slugify.sh") + "; echo 'Be brief.' >AGENTS.md"), say("Done."),
 	}}}})

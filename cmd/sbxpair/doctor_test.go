@@ -46,6 +46,7 @@ func deepChecks(r doctor.Report) (list []doctor.Check) {
 // A deep examination on the real engine: every question gets its answer, the answers are remembered, and nothing is left
 // (the stage looks).
 func TestDoctorDeep(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{})
 	first := examine(t, s, 0, "--deep", "--repo", stage.FullName)
 	asked := 0
@@ -90,6 +91,7 @@ func TestDoctorDeep(t *testing.T) {
 
 // A token that the model's host refuses, and one that may not do what a run needs: red, in their own words.
 func TestDoctorDeepFindsBadTokens(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{Config: map[string]any{"network": map[string]any{"rules": "hosts"}}}) // rules for paths close what the agent's token could do
 	unknown := "github_pat_" + strings.Repeat("A", 22) + "_" + strings.Repeat("A", 59)
 	s.Env = append(s.Env, "COPILOT_GITHUB_TOKEN="+s.Tokens[1].Reveal(), "GH_TOKEN="+unknown) // the repository's token on the agent's side
@@ -111,6 +113,7 @@ func TestDoctorDeepFindsBadTokens(t *testing.T) {
 
 // SIGINT in the middle: the scratch pair goes, and the exit code says so. After SIGKILL prune finds it.
 func TestDoctorInterrupted(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		args   []string
 		signal syscall.Signal
@@ -151,6 +154,7 @@ func awaitSandbox(ctx context.Context, state string, ended <-chan error) error {
 
 // The suite through the verb: in a state of its own, under a lease, recorded, and what was recorded becomes fixtures.
 func TestDoctorConformance(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{})
 	calls, out := filepath.Join(s.Dir, "calls"), filepath.Join(s.Dir, "fixtures")
 	s.Env = append(s.Env, "SBXPAIR_RECORD="+calls)

@@ -90,13 +90,38 @@ func sbxpair(t *testing.T, s *stage.Stage, args ...string) outcome {
 	cmd := s.Command(ctx, append([]string{"--config", s.Config}, args...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		if _, exited := errors.AsType[*exec.ExitError](err); !exited {
-			t.Fatalf("sbxpair %s: %v\n%s", args[0], err, stderr.String())
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("sbxpair %s: %v", args[0], err)
+	}
+	over, peak := make(chan struct{}), make(chan int64)
+	go func() { peak <- highWater(cmd.Process.Pid, over) }()
+	err := cmd.Wait()
+	close(over)
+	got := outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String(), <-peak}
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
+		t.Fatalf("sbxpair %s: %v\n%s", args[0], err, stderr.String())
+	}
+	return got
+}
+
+// highWater is the most memory that a process had, in bytes, looked at until it is over. What the kernel tells of one that has
+// ended (ru_maxrss) includes what its parent had at the time of the fork.
+func highWater(pid int, over <-chan struct{}) (most int64) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // none once it has ended
+		if _, rest, found := strings.Cut(string(text), "VmHWM:"); found {
+			var kib int64
+			fmt.Sscan(rest, &kib)
+			most = max(most, kib<<10)
+		}
+		select {
+		case <-tick.C:
+		case <-over:
+			return most
 		}
 	}
-	usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String(), usage.Maxrss << 10}
 }
 
 func (o outcome) want(t *testing.T, code int, texts ...string) {
@@ -120,6 +145,7 @@ func runArgs(s *stage.Stage) []string {
 
 // The demo's run: a failing repository goes in, a draft pull request with the fix comes out, and nothing is left.
 func TestRunEndToEnd(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{})
 	got := sbxpair(t, s, runArgs(s)...)
 	got.want(t, 0)
@@ -185,6 +211,7 @@ func engineCalls(t *testing.T, o outcome) int {
 
 // The other strategy: a placeholder of our own, the value from a private file that is gone afterwards.
 func TestRunWithCustomSecret(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{Env: []string{"SBXPAIR_AGENT_STRATEGY=custom"}})
 	sbxpair(t, s, runArgs(s)...).want(t, 0)
 	for _, problem := range s.Result(t.Context()) {
@@ -194,6 +221,7 @@ func TestRunWithCustomSecret(t *testing.T) {
 
 // The credential itself in the sandbox, because somebody said so: every result says it too, and nothing of it stays.
 func TestRunWithPlainEnv(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{Env: []string{"SBXPAIR_AGENT_STRATEGY=plain-env"}})
 	args := runArgs(s)
 	got := sbxpair(t, s, append([]string{args[0]}, args[2:]...)...) // without --json
@@ -205,6 +233,7 @@ func TestRunWithPlainEnv(t *testing.T) {
 
 // SIGINT in each phase of a run: the exit code says so, and nothing is left (the stage looks).
 func TestInterruptInEachPhase(t *testing.T) {
+	t.Parallel()
 	for _, phase := range events.Phases() {
 		if phase == events.PhasePreflight || phase == events.PhaseGate {
 			continue // over before a signal can be aimed at them: preflight makes nothing, gate takes no time
@@ -301,6 +330,7 @@ func await(ctx context.Context, what string, ended <-chan error, reached func() 
 // While a pair is up, neither token is in any process's environment or command line, nor in any file, of either sandbox; nor in what
 // the host writes, the engine's own store of secrets aside.
 func TestNoTokenAnywhere(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{})
 	args := runArgs(s)
 	sbxpair(t, s, append([]string{args[0], "--keep"}, args[1:]...)...).want(t, 0)
@@ -362,6 +392,7 @@ func hostCommandLines(t *testing.T) []string {
 
 // The verbs that take the steps one at a time.
 func TestStepByStep(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{})
 	text, err := os.ReadFile(s.Config)
 	if err != nil {
@@ -474,7 +505,7 @@ func shell(t *testing.T, s *stage.Stage) {
 }
 
 // After SIGKILL the lease is what is left; prune takes the pair down, and only then.
-func TestPruneAfterKill(t *testing.T) { t.Run("R088", pruneAfterKill) }
+func TestPruneAfterKill(t *testing.T) { t.Parallel(); t.Run("R088", pruneAfterKill) }
 
 func pruneAfterKill(t *testing.T) {
 	s := open(t, stage.Options{})
@@ -494,6 +525,7 @@ func pruneAfterKill(t *testing.T) {
 
 // The proxy is killed while the agent works: the run ends with its own outcome or gets over it, and leaves nothing.
 func TestKilledProxy(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -534,6 +566,7 @@ func daemon(t *testing.T, s *stage.Stage) int {
 
 // What the agent does or does not do decides the outcome, not its exit code.
 func TestOutcomes(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		steps []model.Step
 		code  int
@@ -571,6 +604,7 @@ func fixWith(name string) string {
 
 // What the agent committed on the way and took back again is not on the remote, nor are its messages and names.
 func TestOnlyTheEndStateIsDelivered(t *testing.T) {
+	t.Parallel()
 	token := "github_pat_" + strings.Repeat("a", 22) + "_" + strings.Repeat("b", 59)
 	work := "echo " + token + ` > k.txt; git add .; git -c user.name=Linus -c user.email=l@example.com commit -qm "Fixes #1 @everyone ` + token + `"; git rm -q k.txt; mkdir -p .github/workflows; echo x > .github/workflows/x.yml; git add .; git commit -qm two; git rm -qr .github; git commit -qm three; ` + fixWith("slugify.sh")
 	s := open(t, stage.Options{Scripts: []model.Script{{Steps: []model.Step{
@@ -594,6 +628,7 @@ func TestOnlyTheEndStateIsDelivered(t *testing.T) {
 
 // A pipe that its reader closes, and the two signals at once of timeout(1), do not keep a run from cleaning up.
 func TestRudeCallers(t *testing.T) {
+	t.Parallel()
 	t.Run("closed pipe", rude(`"$@" 2>&1 | head -n 2`))
 	t.Run("R079", rude(`"$@" & pid=$!; sleep 2; kill -TERM $pid; wait $pid`))
 	t.Run("R083", rude(`timeout 4 "$@"`))
@@ -628,6 +663,7 @@ func rude(script string) func(*testing.T) {
 
 // What goes wrong on GitHub has its own exit code, says what stands there already, and keeps the work.
 func TestGitHubTrouble(t *testing.T) {
+	t.Parallel()
 	t.Run("token expires before the comment", func(t *testing.T) {
 		t.Parallel()
 		s := open(t, stage.Options{})

@@ -33,6 +33,7 @@ func behindGateway(t *testing.T, env ...string) (s *stage.Stage, key string) {
 // A run whose model is behind the gateway: the provider's key stays on the host, the engine holds the run's own, and the
 // budget is what the ledger says.
 func TestRunThroughGateway(t *testing.T) {
+	t.Parallel()
 	s, key := behindGateway(t, "SBXPAIR_POOL_SIZE=1")
 	fill := sbxpair(t, s, "pool", "fill")
 	fill.want(t, 0, "booted ")
@@ -87,6 +88,7 @@ func TestRunThroughGateway(t *testing.T) {
 // A cap ends the run with its own code and says which; a pair that would stay without a model is refused; a model without a
 // price is refused while there is a cap on money.
 func TestGatewayCaps(t *testing.T) {
+	t.Parallel()
 	s, _ := behindGateway(t, "SBXPAIR_GATEWAY_BATCH=night", "SBXPAIR_GATEWAY_BATCHTOKENS=4000")
 	sbxpair(t, s, runArgs(s)...).want(t, 7, "the batch's cap of 4000 tokens is reached: 4")
 	sbxpair(t, s, append(runArgs(s), "--keep")...).want(t, 2, "leave out --keep")
@@ -96,6 +98,7 @@ func TestGatewayCaps(t *testing.T) {
 
 // A green deep report holds for a run behind the gateway, too.
 func TestDoctorDeepThroughGateway(t *testing.T) {
+	t.Parallel()
 	s, _ := behindGateway(t)
 	r := examine(t, s, 0, "--deep", "--repo", stage.FullName)
 	if c, _ := r.Check("agent.login"); !strings.Contains(c.Detail, "host.docker.internal") {

@@ -21,6 +21,7 @@ import (
 
 // Every github verb, from inside the github sandbox of one pair, with what it changed read back from the stand-in.
 func TestGitHubVerbs(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{})
 	s.Hub.AddToken(secrets.New("github_pat_11REVIEWER0_"+strings.Repeat("r", 59)), hub.Token{Login: "second"})
 	up := sbxpair(t, s, "up", "--repo", stage.FullName, "--dir", s.Work)

@@ -58,6 +58,7 @@ func phasesOf(r loop.Result) []string {
 // An attempt that verify rejects, one that the review rejects, one that both accept: each goes on with the session before
 // and is told why (R223), and what is delivered is the last.
 func TestRevisions(t *testing.T) {
+	t.Parallel()
 	const words = "no marks of yours in the file"
 	reject := "It is not ready.\n```json\n" + `{"approved": false, "summary": "A mark is left.", "findings": [{"file": "slugify.sh", "line": 2, "problem": "` + words + `", "required": true}]}` + "\n```"
 	s := open(t, stage.Options{
@@ -138,6 +139,7 @@ func told(t *testing.T, s *stage.Stage, run string) loop.Told {
 // A run whose process was killed while the agent worked is gone on with from its folder alone: under the configuration that
 // it was started with, wherever that is done from (R153), on a fresh pair, and delivered once.
 func TestResumeAfterCrash(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{})
 	run := killedIn(t, s, events.PhaseExecute, syscall.SIGKILL)
 	before := told(t, s, run)
@@ -188,6 +190,7 @@ func TestResumeAfterCrash(t *testing.T) {
 // A run that was cancelled in its review is gone on with there: the work is not done twice. Until then its workspace is kept,
 // and nothing else of it.
 func TestResumeAfterCancel(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{})
 	s.Env = append(s.Env, "SBXPAIR_PHASES=execute,verify,review")
 	run := killedIn(t, s, events.PhaseReview, syscall.SIGINT)
@@ -225,6 +228,7 @@ func program(t *testing.T, script string, change map[string]any) *stage.Stage {
 
 // Any program can be the agent; its work is judged and delivered like a CLI's.
 func TestProgramAsAgent(t *testing.T) {
+	t.Parallel()
 	s := program(t, `cat >/tmp/task; grep -q "Fix slugify.sh" /tmp/task && `+fixWith("slugify.sh"), map[string]any{"verify": []string{repo.Verify}})
 	got := sbxpair(t, s, runArgs(s)...)
 	got.want(t, 0)
@@ -236,6 +240,7 @@ func TestProgramAsAgent(t *testing.T) {
 
 // What the agent gets of the checkout, and what becomes of it, by mode.
 func TestWorkspaceModes(t *testing.T) {
+	t.Parallel()
 	t.Run("tracked", func(t *testing.T) {
 		dir := t.TempDir()
 		file := func(name, text string) string {

@@ -16,6 +16,7 @@ import (
 // Pairs that are made at once on one machine get in nobody's way: each has its own sandboxes, secrets and rules, works, and
 // goes without the others. SBXPAIR_PAIRS says how many; 20 take a minute on two cores.
 func TestPairsAtOnce(t *testing.T) {
+	t.Parallel()
 	pairs := 3
 	if text := os.Getenv("SBXPAIR_PAIRS"); text != "" {
 		var err error

@@ -15,6 +15,7 @@ import (
 // The pool on sbx-local: pairs are booted, a run claims one and opens its pull request from it, the pool fills again
 // beside it, and at the end nothing is left of any of them.
 func TestPool(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{Env: []string{"SBXPAIR_POOL_SIZE=1"}})
 	dry := sbxpair(t, s, "pool", "fill", "--dry-run")
 	dry.want(t, 0, "would boot a pair on sbx-local")

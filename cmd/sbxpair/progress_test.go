@@ -11,6 +11,7 @@ import (
 
 // What a person reads while a run goes on: phases with their attempts and times, and after each session what was used.
 func TestProgress(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	p := &progress{app: &app{stderr: &out}}
 	for _, e := range []events.Payload{

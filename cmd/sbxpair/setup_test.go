@@ -12,6 +12,7 @@ import (
 
 // What the configuration sets up in each sandbox is there before any work, and a credential does not come in that way.
 func TestSetup(t *testing.T) {
+	t.Parallel()
 	from := t.TempDir()
 	for name, text := range map[string]string{"tools/bin/greet": "#!/bin/sh\necho greetings\n", "note.txt": "a note\n", "token.txt": "github_pat_1111111111111111111111_22222222222222222222222222222222222222222222222222222222222\n"} {
 		path := filepath.Join(from, name)
@@ -41,6 +42,7 @@ func TestSetup(t *testing.T) {
 
 // A run that failed leaves its pair for a look where that is asked for, and ls tells what the run used.
 func TestKeepOnFailure(t *testing.T) {
+	t.Parallel()
 	s := open(t, stage.Options{Config: map[string]any{"verify": []string{"exit 3"}}})
 	sbxpair(t, s, append(runArgs(s), "--keep-on-failure", "--phases", "execute,verify")...).want(t, exitFailed, "exit 3")
 	sbxpair(t, s, "ls").want(t, 0, "up", "turns", "tokens", "$0.", "agent running")
