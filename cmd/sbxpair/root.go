@@ -58,9 +58,9 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	return exitCode(err)
 }
 
-// again is how long after the first signal a second one counts as a person's. timeout(1) and a closing terminal send
-// theirs to the process and to its group at the same moment.
-const again = 100 * time.Millisecond
+// again is how long after the word about the first signal a second one counts as a person's, who has read it. timeout(1) and a
+// closing terminal send theirs to the process and to its group at the same moment, which on a busy machine lasts.
+const again = 500 * time.Millisecond
 
 // onSignal returns a context that the first SIGINT, SIGTERM or SIGHUP cancels with a [*signalError] as its cause. A second SIGINT or
 // SIGTERM leaves at once with [exitLeft]; what is left then is on record, and prune finds it. A closed pipe on standard
@@ -72,18 +72,18 @@ func onSignal(parent context.Context, a *app) (context.Context, func()) {
 	signal.Notify(pipe, syscall.SIGPIPE) // not Ignore, which programs that we start would inherit
 	done := make(chan struct{})
 	go func() {
-		var first time.Time
+		var told time.Time
 		for {
 			select {
 			case <-done:
 				return
 			case got := <-caught:
 				switch {
-				case first.IsZero():
-					first = time.Now()
+				case told.IsZero():
 					cancel(&signalError{got})
 					fmt.Fprintf(a.stderr, "sbxpair: %s signal received; cleaning up (again to leave at once; then run: sbxpair prune)\n", got)
-				case got != syscall.SIGHUP && time.Since(first) >= again:
+					told = time.Now()
+				case got != syscall.SIGHUP && time.Since(told) >= again:
 					fmt.Fprintln(a.stderr, "sbxpair: left at once; what may be left is on record: sbxpair ls, sbxpair prune")
 					os.Exit(exitLeft)
 				}
