@@ -2,13 +2,11 @@ package engine
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -206,31 +204,6 @@ func (e *Engine) session(ctx context.Context, sandbox, mark string) (*Session, e
 			return nil, fmt.Errorf("%w within %v%s, check logs at: %s", ErrDaemon, daemonTimeout, e.State.daemonError(), e.State.DaemonLog())
 		}
 	}
-}
-
-// daemonError is the error with which the daemon that wrote last ended, to follow other words, or "".
-func (s *State) daemonError() string {
-	const tail = 8 << 10
-	file, err := os.Open(s.DaemonLog())
-	if err != nil {
-		return ""
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > tail {
-		if _, err := file.Seek(-tail, io.SeekEnd); err != nil {
-			return ""
-		}
-	}
-	data, err := io.ReadAll(io.LimitReader(file, tail))
-	if err != nil {
-		return ""
-	}
-	data = bytes.TrimSuffix(data, []byte("\n"))
-	var last struct{ Level, Err string }
-	if json.Unmarshal(data[bytes.LastIndexByte(data, '\n')+1:], &last) != nil || last.Level != slog.LevelError.String() || last.Err == "" {
-		return ""
-	}
-	return " (" + last.Err + ")"
 }
 
 // startDaemon starts a daemon that outlives this process and has none of its streams.

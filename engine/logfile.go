@@ -1,6 +1,10 @@
 package engine
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -63,4 +67,29 @@ func (l *LogFile) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.f.Close()
+}
+
+// daemonError is the error with which the daemon that wrote last ended, to follow other words, or "".
+func (s *State) daemonError() string {
+	const tail = 8 << 10
+	file, err := os.Open(s.DaemonLog())
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > tail {
+		if _, err := file.Seek(-tail, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	data, err := io.ReadAll(io.LimitReader(file, tail))
+	if err != nil {
+		return ""
+	}
+	data = bytes.TrimSuffix(data, []byte("\n"))
+	var last struct{ Level, Err string }
+	if json.Unmarshal(data[bytes.LastIndexByte(data, '\n')+1:], &last) != nil || last.Level != slog.LevelError.String() || last.Err == "" {
+		return ""
+	}
+	return " (" + last.Err + ")"
 }

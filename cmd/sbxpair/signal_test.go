@@ -3,34 +3,14 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
-
-// words collects what a process writes, to be read meanwhile.
-type words struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (w *words) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.Write(p)
-}
-
-func (w *words) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.String()
-}
 
 // Two signals at the same moment, as timeout(1) sends them, are one. One that comes after the word about the first leaves at
 // once, however long the engine takes to end, and says where to look.
@@ -46,10 +26,21 @@ func TestSecondSignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said words
+	log, err := os.Create(filepath.Join(dir, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	said := func() string {
+		text, err := os.ReadFile(log.Name())
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	}
 	cmd := exec.CommandContext(t.Context(), self, "doctor", "--engine", "sbx", "--engine-path", engine)
 	cmd.Env = append(os.Environ(), beCommand+"=1", "GORACE=atexit_sleep_ms=0", "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_STATE_HOME="+dir)
-	cmd.Dir, cmd.Stderr, cmd.WaitDelay = dir, &said, time.Second
+	cmd.Dir, cmd.Stderr = dir, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +51,7 @@ func TestSecondSignal(t *testing.T) {
 		for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				cmd.Process.Kill()
-				t.Fatalf("%s\n%s", what, said.String())
+				t.Fatalf("%s\n%s", what, said())
 			}
 		}
 	}
@@ -70,7 +61,7 @@ func TestSecondSignal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until("the signal is not heard", func() bool { return strings.Contains(said.String(), "cleaning up (again to leave at once") })
+	until("the signal is not heard", func() bool { return strings.Contains(said(), "cleaning up (again to leave at once") })
 	heard := time.Now()
 	until("it does not end", func() bool {
 		select {
@@ -84,7 +75,7 @@ func TestSecondSignal(t *testing.T) {
 	if took := time.Since(heard); took < again/2 {
 		t.Errorf("it left %v after the first signal: one that came with it was taken for another", took)
 	}
-	if code := cmd.ProcessState.ExitCode(); code != exitLeft || !strings.Contains(said.String(), "left at once; what may be left is on record") {
-		t.Errorf("exit code %d\n%s", code, said.String())
+	if code := cmd.ProcessState.ExitCode(); code != exitLeft || !strings.Contains(said(), "left at once; what may be left is on record") {
+		t.Errorf("exit code %d\n%s", code, said())
 	}
 }

@@ -146,16 +146,17 @@ func Eventually(tb testing.TB, what string, ok func() bool) {
 	}
 }
 
-// AsOrdinaryUser runs tests of the calling test's own binary once more, as an ordinary user whom no other test has, with env (NAME=VALUE) over
-// the environment, and returns their output. Root alone can; others skip, since their tests run that way already. The
-// binary under test is given to it by [BinaryEnv].
+// AsOrdinaryUser runs tests of the calling test's own binary once more, as an ordinary user whom no other test has, with env
+// (NAME=VALUE) over the environment, and returns their output. Root alone can; others skip, since their tests run that way
+// already. The binary under test is given to it by [BinaryEnv].
 func AsOrdinaryUser(t *testing.T, run string, env ...string) []byte {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("the other tests run as an ordinary user already")
 	}
 	binary := Binary(t)
-	user := 50_000 + rand.IntN(1<<20)         // needs no entry anywhere: a rootless sandbox has just this one
+	// It needs no entry anywhere: a rootless sandbox has just this user.
+	user := 50_000 + rand.IntN(1<<20)
 	dir, err := os.MkdirTemp("", "sbx-user-") // t.TempDir's parents are root's alone
 	if err != nil {
 		t.Fatal(err)
